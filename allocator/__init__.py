@@ -1,0 +1,2 @@
+"""Assigns Items to Members through etcd. Knows nothing of journals.
+"""

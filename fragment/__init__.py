@@ -1,0 +1,1 @@
+"""From journal offsets to bytes, on a broker's disk or in an object store."""

@@ -1,0 +1,1 @@
+"""Journals as Spark tables."""
