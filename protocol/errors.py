@@ -111,6 +111,14 @@ class RefusedError(GazetteError):
         return f"{what} ({self.remedy.value})"
 
 
+class UnauthenticatedError(GazetteError):
+    """No token, or one that cannot be believed. A fresh token may help."""
+
+
+class PermissionDeniedError(GazetteError):
+    """A token that is believed, but does not grant what was asked."""
+
+
 class UnavailableError(GazetteError):
     """A broker, etcd or a store is out of reach. Retrying may help."""
 

@@ -1,0 +1,139 @@
+"""FragmentStore: the URL in a JournalSpec that says where fragments are kept.
+
+Two judgements are apart, as they are in Gazette. The URL itself is judged when a spec is applied
+(``check_fragment_store``). Its query arguments are judged when the store is opened (``arguments``), so a
+spec may hold a store that cannot be opened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import lru_cache
+
+from protocol.errors import ValidationError
+from protocol.memo import remembered
+from protocol.url import Url, parse_query, parse_url
+
+_EXAMPLES = {
+    "s3": "s3://bucket/prefix/",
+    "gs": "gs://bucket/prefix/",
+    "azure": "azure://container/prefix/",
+    "azure-ad": "azure-ad://tenant/account/container/prefix/",
+    "file": "file:///prefix/",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoreArguments:
+    """The query arguments of a store's URL. What is not given is empty, and left to the store's own defaults."""
+
+    find: str = ""
+    replace: str = ""
+    profile: str = ""
+    endpoint: str = ""
+    """Another service than AWS, addressed in path style."""
+    acl: str = ""
+    storage_class: str = ""
+    sse: str = ""
+    sse_kms_key_id: str = ""
+    region: str = ""
+
+    def rewrite(self, path: str) -> str:
+        """`path` with the first occurrence of ``find`` replaced."""
+        return path.replace(self.find, self.replace, 1) if self.find else path
+
+
+_REWRITING = {"find": "find", "replace": "replace"}
+# Gazette keeps the two in a structure of its own, whose name it accepts before theirs.
+_ALL = _REWRITING | {f"rewriterconfig.{name}": name for name in _REWRITING}
+_S3 = _ALL | {field.name.replace("_", ""): field.name for field in fields(StoreArguments)}
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentStore:
+    """A valid store URL in parts.
+
+    >>> store = FragmentStore.parse("s3://bucket/some/prefix/?find=acme/&replace=v2/")
+    >>> store.bucket, store.object_key("acme/orders/")
+    ('bucket', 'some/prefix/v2/orders/')
+    """
+
+    url: str
+    """As in the spec. Fragments name their store by it, so it is compared as a text and never normalised."""
+    scheme: str
+    bucket: str
+    """Bucket or container; ``account/container`` of azure-ad; empty for files."""
+    tenant: str
+    """Of azure-ad only."""
+    prefix: str
+    """Of every object key; ends in a slash. That of a file store begins with one as well."""
+    query: str
+
+    @classmethod
+    def parse(cls, url: str) -> FragmentStore:
+        return _parsed(url)
+
+    def arguments(self) -> StoreArguments:
+        """Raises a ``ValidationError`` if there is one that this kind of store does not know."""
+        return _arguments(self.scheme, self.query)
+
+    def object_key(self, content_path: str) -> str:
+        """Where the store keeps a content path. A prefix to list is rewritten alike."""
+        return self.prefix + self.arguments().rewrite(content_path)
+
+    def file_url(self, content_path: str) -> str:
+        """The "signed" URL of a file: without escapes and without the broker's file root, as clients expect it.
+
+        A ``%`` in a journal's name thus makes a URL that does not parse.
+        """
+        return "file://" + self.object_key(content_path)
+
+
+def check_fragment_store(url: str) -> None:
+    """Raise unless this is the URL of a store, whatever its query. A query may hold secrets, so no error shows it."""
+    _parsed(url)
+
+
+@remembered
+def _parsed(text: str) -> FragmentStore:
+    url = parse_url(text)
+    if url.scheme not in _EXAMPLES:
+        raise ValidationError(f"expected the URL of a store, such as {' or '.join(_EXAMPLES.values())}")
+    if bool(url.host) == (url.scheme == "file"):
+        raise _unlike(url, "a URL without a host" if url.host else "a URL with a host")
+    if not url.path.endswith("/"):
+        raise _unlike(url, "a path that ends in a slash")
+    bucket, tenant, prefix = _located(url)
+    return FragmentStore(text, url.scheme, bucket, tenant, prefix, url.query)
+
+
+def _located(url: Url) -> tuple[str, str, str]:
+    """Bucket, tenant and prefix."""
+    if url.scheme == "file":
+        return "", "", url.path
+    if url.scheme != "azure-ad":
+        return url.host, "", url.path[1:]
+    # Gazette brokers crash on a URL that lacks the container, so it must never reach a spec in etcd.
+    account, _, rest = url.path[1:].partition("/")
+    container, slash, prefix = rest.partition("/")
+    if not (account and container and slash):
+        raise _unlike(url, "a storage account and a container")
+    return f"{account}/{container}", url.host, prefix
+
+
+def _unlike(url: Url, wanted: str) -> ValidationError:
+    return ValidationError(f"expected {wanted}, as in {_EXAMPLES[url.scheme]}")
+
+
+@lru_cache(maxsize=1024)
+def _arguments(scheme: str, query: str) -> StoreArguments:
+    known = _S3 if scheme == "s3" else _ALL
+    given = {}
+    for name, value in parse_query(query):
+        field = known.get(name.lower())
+        if field is None:
+            raise ValidationError(
+                f"expected only query arguments that {scheme} stores know: {', '.join(known)}"
+            )
+        given[field] = value
+    return StoreArguments(**given)

@@ -1,0 +1,93 @@
+"""Runs contests and tells how they went."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+ROUNDS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """Two ways to do the same `work`: ours, and one that shows how fast it could be done at all."""
+
+    ours: Callable[[], object]
+    peer: Callable[[], object]
+    peer_name: str
+    work: float
+    unit: str
+    # Whichever of these is set is compared with what was measured and printed beside it.
+    seconds_max: float | None = None
+    ratio_min: float | None = None
+
+
+Setup = Callable[[], Iterator[Contest]]
+
+_REGISTERED: dict[str, Setup] = {}
+
+
+def benchmark(name: str) -> Callable[[Setup], Setup]:
+    """Register a generator that sets up, yields one Contest, and cleans up after it."""
+
+    def register(setup: Setup) -> Setup:
+        assert name not in _REGISTERED, f"two benchmarks are called {name!r}"
+        _REGISTERED[name] = setup
+        return setup
+
+    return register
+
+
+def registered(words: list[str]) -> dict[str, Setup]:
+    """All benchmarks, or those whose name has one of `words`."""
+    return {name: setup for name, setup in sorted(_REGISTERED.items()) if not words or any(w in name for w in words)}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    ours_s: list[float]
+    peer_s: list[float]
+    contest: Contest
+
+    @property
+    def ratio(self) -> float:
+        """Our speed as a share of the peer's, of the medians."""
+        return statistics.median(self.peer_s) / statistics.median(self.ours_s)
+
+    @property
+    def spread(self) -> float:
+        """How far apart our rounds were, as a share of their median."""
+        return (max(self.ours_s) - min(self.ours_s)) / statistics.median(self.ours_s)
+
+    @property
+    def verdict(self) -> str:
+        contest, median = self.contest, statistics.median(self.ours_s)
+        goals = []
+        if contest.seconds_max is not None:
+            goals.append(f"{'met' if median <= contest.seconds_max else 'MISSED'}: at most {contest.seconds_max:g} s")
+        if contest.ratio_min is not None:
+            goals.append(f"{'met' if self.ratio >= contest.ratio_min else 'MISSED'}: at least {contest.ratio_min:.0%}")
+        return "; ".join(goals)
+
+
+def run(setup: Setup, rounds: int = ROUNDS) -> Result:
+    """The two take turns, so that what else the machine is doing hits both."""
+    with contextmanager(setup)() as contest:
+        ours, peer = [], []
+        contest.ours()
+        contest.peer()
+        for _ in range(rounds):
+            ours.append(_timed(contest.ours))
+            peer.append(_timed(contest.peer))
+        return Result(ours, peer, contest)
+
+
+def _timed(action: Callable[[], object]) -> float:
+    gc.collect()
+    begun = time.perf_counter()
+    action()
+    return time.perf_counter() - begun

@@ -1,0 +1,232 @@
+"""The rules of the house that a machine can check. ARCHITECTURE.md gives the reasons."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+PACKAGES = ("allocator", "broker", "consumer", "fragment", "gazctl", "protocol", "spark_readers")
+FOLDERS = {*PACKAGES, "tests", "examples", "docs"}
+
+# Who may import whom. A package not named here falls under the longest name it begins with.
+MAY_IMPORT: dict[str, set[str]] = {
+    "protocol": set(),
+    "allocator": set(),
+    "fragment": {"protocol"},
+    "consumer.message": {"protocol"},
+    "broker.client": {"protocol", "fragment", "consumer.message"},
+    "broker": {"protocol", "fragment", "allocator", "broker.client"},
+    "consumer": {"protocol", "allocator", "broker.client", "consumer.message"},
+    "spark_readers": {"protocol", "fragment", "broker.client", "consumer.message"},
+    "gazctl": {"protocol", "allocator", "fragment", "broker", "broker.client", "consumer", "consumer.message"}
+    | {"spark_readers"},
+    "examples": {"broker.client", "consumer", "consumer.message", "protocol", "spark_readers"},
+}
+
+# Packages and modules that decide and never await: no clock, no chance, no input or output of any kind.
+CORES = ("protocol", "consumer.message")
+NOT_IN_CORES = {
+    *("aiohttp", "asyncio", "concurrent", "fsspec", "grpc", "http", "io", "logging", "multiprocessing", "os"),
+    *("pathlib", "random", "select", "selectors", "signal", "socket", "subprocess", "tempfile", "threading"),
+    *("time", "urllib.request", "uvloop"),
+}
+# A clock or a source of chance may be *named* in a signature by those who take it as a parameter.
+NAMED_IN_CORES = {"consumer.message.mapping": {"random"}}
+
+LINES_MAX = 600
+
+
+def owner(module: str) -> str:
+    """The entry of MAY_IMPORT that rules `module`."""
+    return max((name for name in MAY_IMPORT if f"{module}.".startswith(f"{name}.")), key=len)
+
+
+def sources(*folders: str) -> Iterator[Path]:
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if "protocol/gen" not in path.as_posix():
+                yield path
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that `path` imports, wherever in the file."""
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module is not None
+            # `from a.b import c` may name the module a.b.c.
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if (ROOT / inner.replace(".", "/")).with_suffix(".py").exists() else node.module
+
+
+CODE = list(sources(*PACKAGES, "examples"))
+by_module = pytest.mark.parametrize("path", CODE, ids=module_name)
+
+
+@by_module
+def test_imports_point_downwards(path: Path) -> None:
+    here = owner(module_name(path))
+    for imported in imports(path):
+        if imported.split(".")[0] in (*PACKAGES, "tests", "examples"):
+            assert imported.split(".")[0] != "tests", f"{module_name(path)} imports {imported}"
+            there = owner(imported)
+            assert there == here or there in MAY_IMPORT[here], f"{module_name(path)} imports {imported}"
+
+
+def test_the_import_directions_have_no_cycle() -> None:
+    order: list[str] = []
+    remaining = {name: set(below) for name, below in MAY_IMPORT.items()}
+    while remaining:
+        free = sorted(name for name, below in remaining.items() if below <= set(order))
+        assert free, f"a cycle among {sorted(remaining)}"
+        order += free
+        for name in free:
+            del remaining[name]
+
+
+@by_module
+def test_cores_neither_wait_nor_touch_the_world(path: Path) -> None:
+    module = module_name(path)
+    if not any(f"{module}.".startswith(f"{core}.") for core in CORES):
+        return
+    named = NAMED_IN_CORES.get(module, set())
+    touched = {name for name in imports(path) if {name, name.split(".")[0]} & (NOT_IN_CORES - named)}
+    assert not touched, f"{module} is a core and imports {sorted(touched)}"
+    assert not [node for node in ast.walk(parsed(path)) if isinstance(node, ast.AsyncFunctionDef | ast.Await)]
+
+
+@by_module
+def test_a_module_says_what_it_is_for(path: Path) -> None:
+    assert ast.get_docstring(parsed(path)), f"{module_name(path)} has no docstring"
+
+
+@by_module
+def test_a_module_is_short_enough_to_hold_one_idea(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= LINES_MAX
+
+
+@by_module
+def test_no_import_is_hidden_from_the_running_program(path: Path) -> None:
+    """A TYPE_CHECKING block hides a cycle: move the type down instead."""
+    assert "TYPE_CHECKING" not in path.read_text(encoding="utf-8")
+
+
+PACKAGE_DOCS = [path for path in CODE if path.name == "__init__.py"]
+
+
+@pytest.mark.parametrize("path", PACKAGE_DOCS, ids=module_name)
+def test_a_package_is_a_docstring_whose_names_exist(path: Path) -> None:
+    body = parsed(path).body
+    assert len(body) == 1, "an __init__ re-exports nothing, so that importing a package loads only what is used"
+    package = module_name(path)
+    for name in re.findall(r"``([\w.]+)``", ast.get_docstring(parsed(path)) or ""):
+        if re.fullmatch(r"[A-Z]\w*", name):
+            found = any(re.search(rf"^class {name}\b", text, re.M) for text in _texts(path.parent))
+            assert found, f"{package} speaks of a class {name} that it does not have"
+        else:
+            assert _exists(package, name), f"{package} speaks of {name}, which does not exist"
+
+
+def _texts(folder: Path) -> Iterator[str]:
+    return (path.read_text(encoding="utf-8") for path in folder.rglob("*.py"))
+
+
+def _exists(package: str, name: str) -> bool:
+    for candidate in (name, f"{package}.{name}"):
+        try:
+            importlib.import_module(candidate)
+        except ImportError:
+            module, _, attribute = candidate.rpartition(".")
+            try:
+                if hasattr(importlib.import_module(module or package), attribute):
+                    return True
+            except ImportError:
+                continue
+        else:
+            return True
+    return False
+
+
+@by_module
+def test_docstring_examples_run(path: Path) -> None:
+    if ">>> " not in path.read_text(encoding="utf-8"):
+        return
+    failures, tried = doctest.testmod(importlib.import_module(module_name(path)))
+    assert tried > 0
+    assert failures == 0
+
+
+def test_top_level_folders_are_the_agreed_ones() -> None:
+    tracked = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    folders = {path.split("/")[0] for path in tracked if "/" in path and not path.startswith(".")}
+    assert folders == FOLDERS
+    assert not [path for path in tracked if path.endswith("go.mod")]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_are_typed(package: str) -> None:
+    assert (ROOT / package / "py.typed").exists()
+
+
+DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+_CONSOLE = re.compile(r"^```console\n(.*?)^```", re.M | re.S)
+
+
+def commands(document: Path) -> Iterator[str]:
+    """The lines a document tells its reader to type."""
+    for block in _CONSOLE.findall(document.read_text(encoding="utf-8")):
+        yield from (line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ "))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_in_documents_exist(document: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    for command in commands(document):
+        words = command.split()
+        if words[0] == "make":
+            assert words[1] in targets, f"{document.name} tells to run {command!r}"
+        elif words[0] == "gazctl":
+            ran = subprocess.run([Path(sys.executable).parent / "gazctl", *words[1:]], capture_output=True, check=False)
+            assert ran.returncode == 0, f"{document.name}: {command!r} failed: {ran.stderr.decode()}"
+        else:
+            assert words[0] in ("git", "cd"), f"{document.name} tells to run {command!r}, which no test knows"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_between_documents_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text(encoding="utf-8")):
+        assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def test_the_demo_runs() -> None:
+    ran = subprocess.run([sys.executable, "-m", "gazctl.demo"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "acme/orders/part-000" in ran.stdout
