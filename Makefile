@@ -34,16 +34,20 @@ format: $(READY) ## Rewrite the sources as `make lint` wants them
 	@$(BIN)/ruff check --fix .
 
 PROTOS := protocol/gen/*.proto
+SERVICES := protocol/gen/journal.proto protocol/gen/shard.proto
 # From the root, so that generated modules import each other as `protocol.gen.…`.
-PROTOC = PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I . \
-	--python_out=$(1) --grpc_python_out=$(1) --mypy_out=$(1) --mypy_grpc_out=$(1) $(PROTOS)
+PROTOC := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I .
+define GENERATE
+{ $(PROTOC) --python_out=$(1) --mypy_out=quiet:$(1) $(PROTOS) && \
+  $(PROTOC) --grpc_python_out=$(1) --mypy_grpc_out=quiet:$(1) $(SERVICES); }
+endef
 
 proto: $(READY) ## Regenerate the protobuf stubs under protocol/gen
-	@$(call PROTOC,.) 2>/dev/null || $(call PROTOC,.)
+	@rm -f protocol/gen/*_pb2*.py*
+	@$(call GENERATE,.)
 
 proto-check: $(READY)
-	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && \
-	{ $(call PROTOC,"$$out") 2>/dev/null || $(call PROTOC,"$$out"); } && \
+	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && $(call GENERATE,"$$out") && \
 	diff -r -x '*.proto' -x __init__.py -x __pycache__ protocol/gen "$$out/protocol/gen" || \
 	{ echo "protocol/gen differs from what the .proto files generate: run 'make proto' and commit"; exit 1; }
 

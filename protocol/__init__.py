@@ -1,8 +1,8 @@
 """Values, statuses, errors and the wire: what every other package speaks. Imports nothing else of ours.
 
 A message enters as bytes, is parsed by the stubs of ``protocol.gen``, judged once by ``validation.validate``,
-and from there on is trusted. The nouns that code reasons about are immutable values with ``from_proto`` and
-``to_proto``: ``Label`` and ``LabelSet`` in ``label``, ``LabelSelector`` in ``selector``. Requests and
+and from there on is trusted. The nouns that code reasons about are immutable values that go to and from
+messages: ``Label`` and ``LabelSet`` in ``label``, ``LabelSelector`` in ``selector``. Requests and
 responses stay protobuf messages.
 
 Read ``errors`` first (what can go wrong and what to do about it), then ``identifier`` (what names may look

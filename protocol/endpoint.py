@@ -10,7 +10,7 @@ _DEFAULT_PORTS = {"http": "80", "https": "443"}
 
 
 def check_endpoint(endpoint: str) -> None:
-    """Raise unless this is an absolute URL that names a host. A URL may hold a password, so no error shows it."""
+    """Raise unless this is an absolute URL that names a host. No error shows it: it may hold a password."""
     _parsed(endpoint)
 
 

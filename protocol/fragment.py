@@ -92,7 +92,7 @@ class Fragment:
             begin=self.begin,
             end=self.end,
             sum=sum_to_proto(self.sum),
-            compression_codec=self.codec.value,
+            compression_codec=pb.CompressionCodec.ValueType(self.codec),
             backing_store=self.backing_store,
             mod_time=self.mod_time,
             path_postfix=self.path_postfix,

@@ -2,13 +2,12 @@
 
 Two judgements are apart, as they are in Gazette. The URL itself is judged when a spec is applied
 (``check_fragment_store``). Its query arguments are judged when the store is opened (``arguments``), so a
-spec may hold a store that cannot be opened.
+spec may hold a store that cannot be opened. No error shows the URL, which may hold secrets.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from functools import lru_cache
 
 from protocol.errors import ValidationError
 from protocol.memo import remembered
@@ -25,13 +24,13 @@ _EXAMPLES = {
 
 @dataclass(frozen=True, slots=True)
 class StoreArguments:
-    """The query arguments of a store's URL. What is not given is empty, and left to the store's own defaults."""
+    """The query arguments of a store's URL. Those not given are empty: the store's own defaults apply."""
 
     find: str = ""
     replace: str = ""
     profile: str = ""
     endpoint: str = ""
-    """Another service than AWS, addressed in path style."""
+    """Of another service than AWS, which is then addressed in path style."""
     acl: str = ""
     storage_class: str = ""
     sse: str = ""
@@ -45,8 +44,8 @@ class StoreArguments:
 
 _REWRITING = {"find": "find", "replace": "replace"}
 # Gazette keeps the two in a structure of its own, whose name it accepts before theirs.
-_ALL = _REWRITING | {f"rewriterconfig.{name}": name for name in _REWRITING}
-_S3 = _ALL | {field.name.replace("_", ""): field.name for field in fields(StoreArguments)}
+_REWRITING_IN_FULL = {f"rewriterconfig.{name}": name for name in _REWRITING}
+_S3 = {field.name.replace("_", ""): field.name for field in fields(StoreArguments)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,28 +60,42 @@ class FragmentStore:
     url: str
     """As in the spec. Fragments name their store by it, so it is compared as a text and never normalised."""
     scheme: str
-    bucket: str
-    """Bucket or container; ``account/container`` of azure-ad; empty for files."""
-    tenant: str
-    """Of azure-ad only."""
-    prefix: str
-    """Of every object key; ends in a slash. That of a file store begins with one as well."""
+    host: str
+    """Bucket or container; the tenant of azure-ad; empty for files."""
+    path: str
+    """Percent-decoded; begins and ends with a slash."""
     query: str
 
     @classmethod
     def parse(cls, url: str) -> FragmentStore:
         return _parsed(url)
 
+    @property
+    def bucket(self) -> str:
+        """Bucket or container, ``account/container`` of azure-ad, empty for files."""
+        return "/".join(self.path.split("/", 3)[1:3]) if self.scheme == "azure-ad" else self.host
+
+    @property
+    def prefix(self) -> str:
+        """What every object key begins with. Only that of files has the leading slash."""
+        match self.scheme:
+            case "file":
+                return self.path
+            case "azure-ad":
+                return self.path.split("/", 3)[3]
+            case _:
+                return self.path[1:]
+
     def arguments(self) -> StoreArguments:
         """Raises a ``ValidationError`` if there is one that this kind of store does not know."""
-        return _arguments(self.scheme, self.query)
+        return _arguments(self.url)
 
     def object_key(self, content_path: str) -> str:
         """Where the store keeps a content path. A prefix to list is rewritten alike."""
         return self.prefix + self.arguments().rewrite(content_path)
 
     def file_url(self, content_path: str) -> str:
-        """The "signed" URL of a file: without escapes and without the broker's file root, as clients expect it.
+        """The "signed" URL of a file, without escapes and without the broker's file root, as clients expect.
 
         A ``%`` in a journal's name thus makes a URL that does not parse.
         """
@@ -90,7 +103,7 @@ class FragmentStore:
 
 
 def check_fragment_store(url: str) -> None:
-    """Raise unless this is the URL of a store, whatever its query. A query may hold secrets, so no error shows it."""
+    """Raise unless this is the URL of a store, whatever its query."""
     _parsed(url)
 
 
@@ -101,39 +114,26 @@ def _parsed(text: str) -> FragmentStore:
         raise ValidationError(f"expected the URL of a store, such as {' or '.join(_EXAMPLES.values())}")
     if bool(url.host) == (url.scheme == "file"):
         raise _unlike(url, "a URL without a host" if url.host else "a URL with a host")
+    # Gazette brokers crash on an azure-ad URL that lacks the container, so it must never reach etcd.
+    if url.scheme == "azure-ad" and (url.path.count("/") < 3 or "" in url.path.split("/", 3)[1:3]):
+        raise _unlike(url, "a storage account and a container")
     if not url.path.endswith("/"):
         raise _unlike(url, "a path that ends in a slash")
-    bucket, tenant, prefix = _located(url)
-    return FragmentStore(text, url.scheme, bucket, tenant, prefix, url.query)
-
-
-def _located(url: Url) -> tuple[str, str, str]:
-    """Bucket, tenant and prefix."""
-    if url.scheme == "file":
-        return "", "", url.path
-    if url.scheme != "azure-ad":
-        return url.host, "", url.path[1:]
-    # Gazette brokers crash on a URL that lacks the container, so it must never reach a spec in etcd.
-    account, _, rest = url.path[1:].partition("/")
-    container, slash, prefix = rest.partition("/")
-    if not (account and container and slash):
-        raise _unlike(url, "a storage account and a container")
-    return f"{account}/{container}", url.host, prefix
+    return FragmentStore(text, url.scheme, url.host, url.path, url.query)
 
 
 def _unlike(url: Url, wanted: str) -> ValidationError:
     return ValidationError(f"expected {wanted}, as in {_EXAMPLES[url.scheme]}")
 
 
-@lru_cache(maxsize=1024)
-def _arguments(scheme: str, query: str) -> StoreArguments:
-    known = _S3 if scheme == "s3" else _ALL
+@remembered
+def _arguments(text: str) -> StoreArguments:
+    store = _parsed(text)
+    known = _S3 if store.scheme == "s3" else _REWRITING
     given = {}
-    for name, value in parse_query(query):
-        field = known.get(name.lower())
+    for name, value in parse_query(store.query):
+        field = known.get(name.lower()) or _REWRITING_IN_FULL.get(name.lower())
         if field is None:
-            raise ValidationError(
-                f"expected only query arguments that {scheme} stores know: {', '.join(known)}"
-            )
+            raise ValidationError(f"expected only query arguments that {store.scheme} stores know: {', '.join(known)}")
         given[field] = value
     return StoreArguments(**given)

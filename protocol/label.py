@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
@@ -46,8 +47,14 @@ class Label(NamedTuple):
         return cls(name, value)
 
     def check(self) -> None:
-        checked("Name", check_token, self.name, *LABEL_NAME_BYTES)
-        checked("Value", check_path_symbols, self.value, *LABEL_VALUE_BYTES)
+        _check_label(self.name, self.value)
+
+
+# The labels of a cluster's specs repeat. Valid ones are short, so the cache is small.
+@lru_cache(maxsize=8192)
+def _check_label(name: str, value: str) -> None:
+    checked("Name", check_token, name, *LABEL_NAME_BYTES)
+    checked("Value", check_path_symbols, value, *LABEL_VALUE_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +87,18 @@ class LabelSet:
 
     def check_in_selector(self) -> None:
         """Raise unless every label is valid, they ascend, and an empty value stands alone under its name."""
-        last: Label | None = None
-        for at, label in enumerate(self.labels):
-            checked(f"Labels[{at}]", label.check)
-            if last is not None:
-                if label[:2] <= last[:2]:
-                    raise ValidationError(f"labels must ascend without duplicates: {label[:2]} follows {last[:2]}")
-                if label.name == last.name and not last.value:
-                    raise ValidationError(f"label {label.name!r} has an empty value, so it can have no other")
-            last = label
+        last = ("", "")
+        for at, (name, value, _) in enumerate(self.labels):
+            try:
+                _check_label(name, value)
+            except ValidationError as error:
+                raise error.within(f"Labels[{at}]") from None
+            this = (name, value)
+            if this <= last:
+                raise ValidationError(f"labels must ascend without duplicates: {this} follows {last}")
+            if name == last[0] and not last[1]:
+                raise ValidationError(f"label {name!r} has an empty value, so it can have no other")
+            last = this
 
     def __iter__(self) -> Iterator[Label]:
         return iter(self.labels)

@@ -70,18 +70,12 @@ class LabelSelector:
         include, exclude = LabelSet(), LabelSet()
         at = 0
         while at < len(text):
-            for pattern, included, many in _PIECES:
-                if found := pattern.match(text, at):
-                    break
-            else:
-                raise ValidationError(f"cannot be understood from {text[at:]!r} on: {_GRAMMAR}", "LabelSelector")
-            name, values = found[1], _values(found, many)
+            included, name, values, at = _piece(text, at)
             for value in values:
                 if included:
                     include = include.add(name, value)
                 else:
                     exclude = exclude.add(name, value)
-            at = found.end()
         selector = cls(include, exclude)
         checked("LabelSelector", selector.check)
         return selector
@@ -134,6 +128,18 @@ _PIECES = (
 """Pattern, whether it includes, whether it names a set of values. Tried in this order: the order is the grammar."""
 
 
+def _piece(text: str, at: int) -> tuple[bool, str, Iterable[str], int]:
+    """Whether the piece at `at` includes, its name and values, and where the next begins."""
+    for pattern, included, many in _PIECES:
+        if found := pattern.match(text, at):
+            return included, found[1], _values(found, many), found.end()
+    raise ValidationError(f"cannot be understood from {_excerpt(text, at)} on: {_GRAMMAR}", "LabelSelector")
+
+
+def _excerpt(text: str, at: int) -> str:
+    return repr(text[at : at + 64])
+
+
 def _values(found: re.Match[str], many: bool) -> Iterable[str]:
     if not many:
         return [found[2] if found.re.groups > 1 else ""]
@@ -141,7 +147,7 @@ def _values(found: re.Match[str], many: bool) -> Iterable[str]:
     while at < len(text):
         element = _SET_ELEMENT.match(text, at)
         if element is None:
-            raise ValidationError(f"cannot be understood from {text[at:]!r} on, inside {found[0]!r}", "LabelSelector")
+            raise ValidationError(f"holds a set that cannot be understood from {_excerpt(text, at)} on", "LabelSelector")
         values.append(element[1])
         at = element.end()
     return values

@@ -24,9 +24,7 @@ _PORT = re.compile(r"(?::[0-9]*)?").fullmatch
 _USERINFO = re.compile(r"[A-Za-z0-9\-._:~!$&'()*+,;=%@]*").fullmatch
 
 # ASCII that may stand in a host as it is. Escapes there are for other bytes only, and for % itself.
-_HOST_ASCII = (
-    "!\"$&'()*+,-.:;<=>[]_~" + "0123456789" + "ABCDEFGHIJKLMNOPQRSTUVWXYZ" + "abcdefghijklmnopqrstuvwxyz"
-)
+_HOST_ASCII = "!\"$&'()*+,-.:;<=>[]_~" + "0123456789" + "ABCDEFGHIJKLMNOPQRSTUVWXYZ" + "abcdefghijklmnopqrstuvwxyz"
 _HOST_PLAIN = rf"[{re.escape(_HOST_ASCII)}\u0080-\U0010ffff]"
 _HOST = re.compile(rf"(?:{_HOST_PLAIN}|%25|%[89A-Fa-f][0-9A-Fa-f])*").fullmatch
 # In the zone of an IPv6 address escapes are for % and space, and for what needs none.
@@ -100,9 +98,7 @@ def _host_of(authority: str) -> str:
     user, at, host = authority.rpartition("@")
     if at:
         if not _USERINFO(user):
-            raise ValidationError(
-                "expected a URL whose user and password hold no characters that need escapes"
-            )
+            raise ValidationError("expected a URL whose user and password hold no characters that need escapes")
         _check_escapes(user)
     if "[" in host:
         return _ipv6_host(host)
@@ -150,6 +146,4 @@ def _plus_decoded(text: str) -> str:
 
 def _check_escapes(text: str) -> None:
     if _BROKEN_ESCAPE(text):
-        raise ValidationError(
-            "expected a URL whose every % begins an escape of two hexadecimal digits (write %25)"
-        )
+        raise ValidationError("expected a URL whose every % begins an escape of two hexadecimal digits (write %25)")

@@ -70,16 +70,11 @@ def test_the_vector_of_the_reference() -> None:
     )
 
 
-@pytest.mark.parametrize(("late_s", "believed"), [(-10, True), (4.9, True), (5, False), (60, False)])
-def test_expiry_leaves_five_seconds_for_clocks_that_differ(late_s: float, believed: bool) -> None:
+def test_expiry_leaves_five_seconds_for_clocks_that_differ() -> None:
     token = KEYS.sign(Claims(Capability.READ, ANY, expires_s=1_700_000_000))
-    try:
-        KEYS.verify(f"Bearer {token}", Capability.READ, 1_700_000_000 + late_s)
-    except UnauthenticatedError as error:
-        assert "expired" in str(error)
-        assert not believed
-    else:
-        assert believed
+    KEYS.verify(f"Bearer {token}", Capability.READ, 1_700_000_004.9)
+    with pytest.raises(UnauthenticatedError, match="expired 5 s ago"):
+        KEYS.verify(f"Bearer {token}", Capability.READ, 1_700_000_005)
 
 
 def signed(payload: str) -> str:

@@ -30,7 +30,8 @@ def test_a_route_follows_from_the_slots_of_assignments(case: Case) -> None:
     derived = case["derived_route"]
     assert route.members == tuple(ProcessId(member["zone"], member["suffix"]) for member in derived["members"])
     assert route.to_proto().primary == derived["primary"]
-    values = [pb.Route.FromString(bytes.fromhex(held["value"] or "10ffffffffffffffffff01")) for held in case["assignments"]]
+    stored = [bytes.fromhex(held["value"] or "10ffffffffffffffffff01") for held in case["assignments"]]
+    values = [pb.Route.FromString(value) for value in stored]
     assert all(route.equivalent(Route.from_proto(value)) for value in values) == case["consistent"]
 
 

@@ -1,0 +1,56 @@
+"""Lists what the stores of a journal hold, in steps short enough for an event loop that serves others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Protocol
+
+from fragment.cover_set import CoverSet
+from fragment.remote_listing import ListedObject, RemoteListing
+
+log = logging.getLogger(__name__)
+
+CHUNK_OBJECTS = 500
+"""Parsed in one go, which takes about five milliseconds."""
+
+
+class ListableStore(Protocol):
+    """A store as an index needs it."""
+
+    @property
+    def url(self) -> str:
+        """As in the spec: fragments name their store by it."""
+
+    def list(self, prefix: str) -> AsyncIterator[Sequence[ListedObject]]:
+        """Every object below `prefix`, which ends in a slash, in batches, with paths relative to it."""
+
+
+JournalNames = Callable[[], Sequence[str]]
+"""The existing journals, sorted. Asked anew for each batch, since names come into being while we list."""
+
+
+async def list_journal(journal: str, stores: Iterable[ListableStore], journals: JournalNames) -> RemoteListing:
+    """All fragments of `journal`, those of later stores last. If one store fails, so does this.
+
+    Where nobody can tell which journals exist (Spark without a broker), `journals` are those the caller knows.
+    """
+    listing = RemoteListing(journal)
+    for store in stores:
+        async for batch in store.list(f"{journal}/"):
+            for at in range(0, len(batch), CHUNK_OBJECTS):
+                listing.take(store.url, batch[at : at + CHUNK_OBJECTS], journals())
+                await asyncio.sleep(0)
+    return listing
+
+
+async def list_cover(journal: str, stores: Iterable[ListableStore], journals: JournalNames) -> CoverSet:
+    """The cover set of all fragments in the stores, for an index."""
+    listing = await list_journal(journal, stores, journals)
+    if listing.foreign_count:
+        log.info(
+            "objects that are no fragments were ignored",
+            extra={"journal": journal, "objects": listing.foreign_count, "sample": listing.foreign_sample},
+        )
+    return await asyncio.to_thread(CoverSet, listing.fragments)

@@ -1,0 +1,163 @@
+"""The two files of a spool: its content, and the log of commit records beside it.
+
+Everything here blocks and runs on a worker thread. A spool is held by one stream at a time, so only reading is
+concurrent with anything: readers stop at what is visible, and what is visible is never written again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from fragment.spool_budget import SpoolBudget
+from fragment.spool_log import CommitRecord, encode
+from protocol.errors import UnavailableError
+
+CONTENT_SUFFIX = ".content"
+LOG_SUFFIX = ".commits"
+
+
+class SpoolEndedError(UnavailableError):
+    """This spool takes no more writes, ever: what is on disk may not be what was written. Begin another one."""
+
+
+class SpoolFile:
+    """Open files of one fragment. They close when the last who holds this lets go."""
+
+    def __init__(self, stem: Path, begin: int, budget: SpoolBudget) -> None:
+        """Create both files. `stem` is their path without suffix; `begin` is where the fragment does."""
+        self.stem = stem
+        self.begin = begin
+        self._budget = budget
+        self._content_length = 0
+        self._log_length = 0
+        self._last_spec: bytes | None = None
+        self._ended: str | None = None
+        # Set after a write and cleared before a sync, so that a write beside a periodic sync is never missed.
+        self._content_dirty = False
+        self._log_dirty = False
+        self._removed = False
+        self._log = self._content = -1
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            # The log first: content without a log was never committed, a log without content may have lost it.
+            self._log = os.open(self.log_path, flags, 0o640)
+            self._content = os.open(self.content_path, flags, 0o640)
+        except OSError as error:
+            self.remove()
+            raise _unavailable("create", stem, error) from error
+
+    @property
+    def content_path(self) -> Path:
+        return self.stem.with_name(self.stem.name + CONTENT_SUFFIX)
+
+    @property
+    def log_path(self) -> Path:
+        return self.stem.with_name(self.stem.name + LOG_SUFFIX)
+
+    def write(self, position: int, data: bytes | memoryview) -> None:
+        """Put all of `data` at `position`. If that fails, nothing that was committed has changed."""
+        self._check_open()
+        try:
+            _pwrite_all(self._content, data, position)
+        except OSError as error:
+            raise _unavailable("write", self.stem, error) from error
+        self._content_dirty = True
+        grown = position + len(data) - self._content_length
+        if grown > 0:
+            self._content_length += grown
+            self._budget.grow(grown)
+
+    def record(self, record: CommitRecord) -> None:
+        """Append a record. If that fails, the log ends where it did before."""
+        self._check_open()
+        frame = encode(record, self._last_spec)
+        try:
+            _pwrite_all(self._log, frame, self._log_length)
+        except OSError as error:
+            self._cut_log(error)
+            raise _unavailable("write", self.stem, error) from error
+        self._log_length += len(frame)
+        self._last_spec = record.spec
+        self._log_dirty = True
+
+    def sync(self) -> None:
+        """Have everything on disk that was written so far.
+
+        A sync that fails is not tried again: the kernel forgets the pages it could not write, so a second one
+        would succeed and prove nothing.
+        """
+        self._check_open()
+        try:
+            if self._content_dirty:
+                self._content_dirty = False
+                os.fdatasync(self._content)
+            if self._log_dirty:
+                self._log_dirty = False
+                os.fdatasync(self._log)
+        except OSError as error:
+            self._ended = f"it could not be synced to disk: {error.strerror}"
+            raise self._ended_error() from error
+
+    @property
+    def is_dirty(self) -> bool:
+        return self._ended is None and (self._content_dirty or self._log_dirty)
+
+    def read(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes at `position`, as many as there are."""
+        return os.pread(self._content, length, position)
+
+    def content_fileno(self) -> int:
+        """For whoever sends or compresses the content. Valid while this object is held."""
+        return self._content
+
+    def remove(self) -> None:
+        """Unlink both files. Open descriptors stay good for those who are still reading."""
+        # The log last: content without a log is understood as never committed, and is removed at the next start.
+        for path in (self.content_path, self.log_path):
+            path.unlink(missing_ok=True)
+        if not self._removed:
+            self._removed = True
+            self._budget.shrink(self._content_length)
+
+    def _check_open(self) -> None:
+        if self._ended is not None:
+            raise self._ended_error()
+
+    def _ended_error(self) -> SpoolEndedError:
+        return SpoolEndedError(f"the spool {self.stem.name} has ended: {self._ended}")
+
+    def _cut_log(self, cause: OSError) -> None:
+        try:
+            os.ftruncate(self._log, self._log_length)
+        except OSError as error:
+            # A record after a torn one would be taken for damage.
+            self._ended = f"a record could not be written ({cause.strerror}) nor taken back ({error.strerror})"
+            raise self._ended_error() from error
+
+    def __del__(self) -> None:
+        for descriptor in (self._log, self._content):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+def _pwrite_all(descriptor: int, data: bytes | memoryview, position: int) -> None:
+    written = os.pwrite(descriptor, data, position)
+    if written == len(data):
+        return
+    rest = memoryview(data)[written:]
+    while rest:
+        position += written
+        written = os.pwrite(descriptor, rest, position)
+        rest = rest[written:]
+
+
+def _unavailable(action: str, stem: Path, error: OSError) -> UnavailableError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        advice = f"the disk of {stem.parent} is full: free space, or lower --broker.spool-budget"
+    elif error.errno in (errno.EMFILE, errno.ENFILE):
+        advice = "the process is out of file descriptors: raise its limit (ulimit -n)"
+    else:
+        advice = f"check the disk of {stem.parent}"
+    return UnavailableError(f"could not {action} the spool {stem.name}: {error.strerror}; {advice}")

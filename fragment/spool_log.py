@@ -1,0 +1,174 @@
+"""The log of commit records beside a spool's content: written append-only, read back after a crash.
+
+A frame is a header (length of the payload, and a CRC of that length), the payload, and a CRC of the payload.
+The header has a CRC of its own so that a damaged length cannot pass for a record that was cut short: only the
+latter is what a crash leaves behind, and only the latter may be forgotten.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import Enum
+from zlib import crc32
+
+from google.protobuf.message import DecodeError
+
+from fragment.spool import EpochMark, Spool
+from protocol.codec import CompressionCodec
+from protocol.fragment import NO_SUM
+from protocol.gen import journal_pb2, spool_pb2
+from protocol.label import LabelSet
+
+VERSION = 1
+RECORD_BYTES_MAX = 1 << 20
+"""More than any spec and any registers take; a greater length is damage, whatever its CRC says."""
+
+_HEADER = struct.Struct("<II")
+_TRAILER = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRecord:
+    """One commit: what the spool was, when, and under which start of the machine."""
+
+    journal: str
+    epoch: EpochMark
+    begin: int
+    end: int
+    sum: bytes
+    codec: CompressionCodec
+    registers: LabelSet
+    acked_through: int | None
+    first_append_ns: int | None
+    boot_id: bytes
+    synced: bool
+    # The last spec seen, as protobuf; empty where none was given.
+    spec: bytes
+
+    @classmethod
+    def of(cls, spool: Spool, boot_id: bytes, synced: bool, spec: bytes) -> CommitRecord:
+        fragment = spool.fragment
+        return cls(
+            fragment.journal,
+            spool.epoch,
+            fragment.begin,
+            fragment.end,
+            fragment.sum,
+            fragment.codec,
+            spool.registers,
+            spool.acked_through,
+            spool.first_append_ns,
+            boot_id,
+            synced,
+            spec,
+        )
+
+
+def encode(record: CommitRecord, last_spec: bytes | None) -> bytes:
+    """The frame of `record`. Its spec is left out where it is `last_spec`, that of the record before."""
+    message = spool_pb2.SpoolRecord(
+        version=VERSION,
+        journal=record.journal,
+        create_revision=record.epoch.create_revision,
+        epoch=record.epoch.number,
+        begin=record.begin,
+        end=record.end,
+        sum=record.sum if record.sum != NO_SUM else b"",
+        codec=journal_pb2.CompressionCodec.ValueType(record.codec),
+        registers=record.registers.to_proto() if record.registers else None,
+        # One more than it is, so that zero says that it is not known.
+        acked_through=0 if record.acked_through is None else record.acked_through + 1,
+        first_append_ns=record.first_append_ns or 0,
+        boot_id=record.boot_id,
+        synced=record.synced,
+    )
+    if record.spec != last_spec:
+        message.spec.ParseFromString(record.spec)
+    payload = message.SerializeToString()
+    length = len(payload).to_bytes(4, "little")
+    return b"".join((length, _TRAILER.pack(crc32(length)), payload, _TRAILER.pack(crc32(payload))))
+
+
+class Tail(Enum):
+    """How a log ends."""
+
+    WHOLE = "the last record is whole"
+    TORN = "the last record was cut short, as by a crash while it was written"
+    DAMAGED = "a record does not hold up against its checksum"
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """The whole records of a log, and how it ends. `length` is where the last whole one does."""
+
+    records: tuple[CommitRecord, ...]
+    tail: Tail
+    length: int
+
+
+def decode(data: bytes) -> Log:
+    """Read a log as far as it can be believed. Nothing behind the first doubt is."""
+    records: list[CommitRecord] = []
+    at = 0
+    while at < len(data):
+        framed = _frame(data, at)
+        if isinstance(framed, Tail):
+            return Log(tuple(records), framed, at)
+        payload, end = framed
+        record = _record(payload, records[-1] if records else None)
+        if record is None:
+            return Log(tuple(records), Tail.DAMAGED, at)
+        records.append(record)
+        at = end
+    return Log(tuple(records), Tail.WHOLE, at)
+
+
+def _frame(data: bytes, at: int) -> tuple[bytes, int] | Tail:
+    """The payload of the frame at `at` and where the next begins, or how the log ends here."""
+    if len(data) - at < _HEADER.size:
+        return Tail.TORN
+    length, check = _HEADER.unpack_from(data, at)
+    if check != crc32(data[at : at + 4]) or length > RECORD_BYTES_MAX:
+        return Tail.DAMAGED
+    begin, end = at + _HEADER.size, at + _HEADER.size + length
+    if end + _TRAILER.size > len(data):
+        return Tail.TORN
+    payload = data[begin:end]
+    if _TRAILER.unpack_from(data, end)[0] != crc32(payload):
+        return Tail.DAMAGED
+    return payload, end + _TRAILER.size
+
+
+def _record(payload: bytes, before: CommitRecord | None) -> CommitRecord | None:
+    """A record that says what it should, or None: the checksum held, so whoever wrote it was not us."""
+    try:
+        message = spool_pb2.SpoolRecord.FromString(payload)
+        codec = CompressionCodec(message.codec)
+    except (DecodeError, ValueError):
+        return None
+    if message.version != VERSION or not 0 <= message.begin <= message.end:
+        return None
+    spec = message.spec.SerializeToString() if message.HasField("spec") else None
+    record = CommitRecord(
+        message.journal,
+        EpochMark(message.create_revision, message.epoch),
+        message.begin,
+        message.end,
+        message.sum or NO_SUM,
+        codec,
+        LabelSet.from_proto(message.registers),
+        message.acked_through - 1 if message.acked_through else None,
+        message.first_append_ns or None,
+        message.boot_id,
+        message.synced,
+        spec if spec is not None else (before.spec if before else b""),
+    )
+    if before and (record.journal, record.begin) != (before.journal, before.begin):
+        return None
+    return record if before is None or record.end >= before.end else None
+
+
+def spec_of(record: CommitRecord) -> journal_pb2.JournalSpec:
+    """The last spec that was seen when `record` was written."""
+    return journal_pb2.JournalSpec.FromString(record.spec)

@@ -1,0 +1,234 @@
+"""``file://``: a folder of the local file system, or of one that is mounted, as a bucket.
+
+A name never leads out of the folder, though journals may be called ``../x``. Symbolic links inside it are
+another matter: only someone who can write to the disk makes them, so they are followed, except that a listing does
+not descend into a linked folder (it might lead in circles).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+import uuid
+from collections.abc import AsyncGenerator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+from fragment.stores.blob_store import Batch, Fault, ListedObject
+from fragment.stores.bucket import CHUNK_BYTES, PAGE_KEYS
+from fragment.stores.file_range import FileRange
+from protocol.errors import ValidationError
+
+T = TypeVar("T")
+
+PARTIAL = ".partial-"
+"""Files that are being written begin with this, here as in Gazette."""
+_COPY_BYTES = 4 * 1024 * 1024
+_THREADS_MAX = 8
+# A disk or mount that says one of these needs an operator, who may be nobody else than the one who mounted it.
+_REFUSALS = {errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+class NoBaseFolderError(OSError):
+    """The folder of the store itself is missing: a disk that is not mounted looks just like this."""
+
+
+class Folder:
+    """Keys begin with `base`, which begins and ends with a slash; files are at `root` + key."""
+
+    def __init__(self, root: Path, base: str, page_keys: int = PAGE_KEYS) -> None:
+        _check_inside(base)
+        self._root = os.path.abspath(root)
+        self._base = base
+        self._page_keys = page_keys
+        # Threads of its own: a mount that hangs must not hold up the rest of the process.
+        self._threads = ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="file-store")
+
+    async def exists(self, key: str) -> bool:
+        return await self._run(os.path.isfile, self._file(key))
+
+    async def read(self, key: str, offset: int, length: int | None) -> AsyncGenerator[bytes, None]:
+        descriptor = await self._run(self._open, self._file(key))
+        try:
+            end = None if length is None else offset + length
+            while end is None or offset < end:
+                wanted = CHUNK_BYTES if end is None else min(CHUNK_BYTES, end - offset)
+                chunk = await self._run(os.pread, descriptor, wanted, offset)
+                if not chunk:
+                    return
+                offset += len(chunk)
+                yield chunk
+        finally:
+            os.close(descriptor)
+
+    async def write(self, key: str, source: FileRange, content_encoding: str | None) -> None:
+        given_up = threading.Event()
+        try:
+            await self._run(self._write, self._file(key), source, given_up)
+        except asyncio.CancelledError:
+            # The thread cannot be cancelled. It looks at this before each piece and before the name appears.
+            given_up.set()
+            raise
+
+    async def pages(self, prefix: str) -> AsyncGenerator[Batch, None]:
+        walk = _Walk(self._file(self._base), self._file(prefix), prefix)
+        try:
+            while page := await self._run(walk.next_page, self._page_keys):
+                yield page
+        finally:
+            self._threads.submit(walk.close)
+
+    async def remove(self, key: str) -> None:
+        with suppress(FileNotFoundError):
+            await self._run(os.remove, self._file(key))
+
+    async def sign(self, key: str, ttl_s: float) -> str:
+        """As clients expect it: without escapes, and without the root, which each of them has its own of."""
+        self._file(key)
+        return f"file://{key}"
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False)
+
+    def fault(self, error: Exception) -> Fault | None:
+        match error:
+            case NoBaseFolderError():
+                return Fault(404, "NoBaseFolder")
+            case FileNotFoundError():
+                return Fault(404, "ENOENT")
+            case OSError() if error.errno in _REFUSALS:
+                return Fault(403, errno.errorcode[error.errno])
+            case OSError():
+                return Fault(None, errno.errorcode.get(error.errno or 0, type(error).__name__))
+            case _:
+                return None
+
+    async def _run(self, work: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+
+    def _file(self, key: str) -> str:
+        _check_inside(key.removeprefix(self._base))
+        return self._root + key
+
+    def _open(self, file: str) -> int:
+        try:
+            return os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self._check_base()
+            raise
+
+    def _check_base(self) -> None:
+        if not os.path.isdir(self._root + self._base):
+            raise NoBaseFolderError(errno.ENOENT, "the folder of the store does not exist")
+
+    def _write(self, file: str, source: FileRange, given_up: threading.Event) -> None:
+        folder, name = os.path.split(file)
+        partial = f"{folder}/{PARTIAL}{name}{uuid.uuid4().hex}"
+        descriptor = self._create(folder, partial)
+        try:
+            try:
+                _copy(source, descriptor, given_up)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            if given_up.is_set():
+                raise TimeoutError("given up")
+            os.rename(partial, file)
+        except BaseException:
+            os.unlink(partial)
+            raise
+        _sync_folder(folder)
+
+    def _create(self, folder: str, partial: str) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            return os.open(partial, flags, 0o640)
+        except FileNotFoundError:
+            self._check_base()
+            self._make_folders(folder)
+            return os.open(partial, flags, 0o640)
+
+    def _make_folders(self, folder: str) -> None:
+        """Down from the base, each synced into its parent: a file is no safer than the folders above it."""
+        at = os.path.normpath(self._root + self._base)
+        for part in os.path.relpath(folder, at).split("/"):
+            parent, at = at, os.path.join(at, part)
+            with suppress(FileExistsError):
+                os.mkdir(at, 0o750)
+                _sync_folder(parent)
+
+
+def _check_inside(path: str) -> None:
+    if ".." in path.split("/"):
+        raise ValidationError("a file store takes no path with a '..' in it: rename the journal, or use find and replace")
+
+
+def _copy(source: FileRange, descriptor: int, given_up: threading.Event) -> None:
+    """In the kernel, without the bytes passing through here."""
+    at = source.begin
+    while at < source.end and not given_up.is_set():
+        copied = os.sendfile(descriptor, source.descriptor, at, min(_COPY_BYTES, source.end - at))
+        if not copied:
+            source.seek(at - source.begin)
+            source.read(1)  # raises, as the file has ended
+        at += copied
+
+
+def _sync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class _Walk:
+    """Finds files page by page, in whatever thread asks for the next one."""
+
+    def __init__(self, base: str, start: str, prefix: str) -> None:
+        self._base = base
+        # A prefix may end within a name: rewriting can turn the slash at its end into something else.
+        self._folder, _, self._stem = start.rpartition("/")
+        self._key = prefix.rpartition("/")[0] + "/"
+        self._files = self._find()
+        # Taken by ``close`` too, which may come while a page that nobody waits for any more is being found.
+        self._lock = threading.Lock()
+
+    def next_page(self, size: int) -> Batch:
+        with self._lock:
+            return list(islice(self._files, size))
+
+    def close(self) -> None:
+        with self._lock:
+            self._files.close()
+
+    def _find(self) -> Iterator[ListedObject]:
+        if not os.path.isdir(self._base):
+            raise NoBaseFolderError(errno.ENOENT, "the folder of the store does not exist")
+        pending = [(self._folder, self._key, self._stem)]
+        while pending:
+            folder, key, stem = pending.pop()
+            # A folder may be gone by now. A journal that has no fragment yet has none either.
+            with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+                for entry in entries:
+                    if not entry.name.startswith(stem) or entry.name.startswith(PARTIAL):
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append((entry.path, f"{key}{entry.name}/", ""))
+                    elif found := _listed(entry, key):
+                        yield found
+
+
+def _listed(entry: os.DirEntry[str], key: str) -> ListedObject | None:
+    try:
+        if not entry.is_file():
+            return None
+        stat = entry.stat()
+    except FileNotFoundError:
+        return None
+    return ListedObject(key + entry.name, int(stat.st_mtime), stat.st_size)
