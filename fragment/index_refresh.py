@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Protocol
 
 from fragment.cover_set import CoverSet
-from fragment.remote_listing import ListedObject, RemoteListing
+from fragment.remote_listing import RemoteListing
+from fragment.stores.blob_store import ListedObject
 
 log = logging.getLogger(__name__)
 
@@ -19,33 +21,34 @@ CHUNK_OBJECTS = 500
 class ListableStore(Protocol):
     """A store as an index needs it."""
 
-    @property
-    def url(self) -> str:
-        """As in the spec: fragments name their store by it."""
+    def list(self, prefix: str) -> AsyncGenerator[Sequence[ListedObject], None]:
+        """Every object below `prefix`, in batches, with paths relative to it."""
+        ...
 
-    def list(self, prefix: str) -> AsyncIterator[Sequence[ListedObject]]:
-        """Every object below `prefix`, which ends in a slash, in batches, with paths relative to it."""
 
+Stores = Mapping[str, ListableStore]
+"""Opened, by their URLs, in the order of the spec. Fragments name their store by this very URL."""
 
 JournalNames = Callable[[], Sequence[str]]
 """The existing journals, sorted. Asked anew for each batch, since names come into being while we list."""
 
 
-async def list_journal(journal: str, stores: Iterable[ListableStore], journals: JournalNames) -> RemoteListing:
+async def list_journal(journal: str, stores: Stores, journals: JournalNames) -> RemoteListing:
     """All fragments of `journal`, those of later stores last. If one store fails, so does this.
 
     Where nobody can tell which journals exist (Spark without a broker), `journals` are those the caller knows.
     """
     listing = RemoteListing(journal)
-    for store in stores:
-        async for batch in store.list(f"{journal}/"):
-            for at in range(0, len(batch), CHUNK_OBJECTS):
-                listing.take(store.url, batch[at : at + CHUNK_OBJECTS], journals())
-                await asyncio.sleep(0)
+    for url, store in stores.items():
+        async with aclosing(store.list(f"{journal}/")) as batches:
+            async for batch in batches:
+                for at in range(0, len(batch), CHUNK_OBJECTS):
+                    listing.take(url, batch[at : at + CHUNK_OBJECTS], journals())
+                    await asyncio.sleep(0)
     return listing
 
 
-async def list_cover(journal: str, stores: Iterable[ListableStore], journals: JournalNames) -> CoverSet:
+async def list_cover(journal: str, stores: Stores, journals: JournalNames) -> CoverSet:
     """The cover set of all fragments in the stores, for an index."""
     listing = await list_journal(journal, stores, journals)
     if listing.foreign_count:

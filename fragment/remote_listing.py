@@ -9,25 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
+from fragment.stores.blob_store import ListedObject
 from protocol.errors import ValidationError
 from protocol.fragment import Fragment
 
 FOREIGN_SAMPLE_MAX = 8
 FOREIGN_CHARS_MAX = 160
-
-
-class ListedObject(Protocol):
-    """What a listing must tell of an object."""
-
-    @property
-    def path(self) -> str:
-        """Below the journal's folder."""
-
-    @property
-    def mod_time(self) -> int:
-        """Unix seconds."""
 
 
 class RemoteListing:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from fragment.spool import Spool
 from fragment.spool_budget import SpoolBudget
-from fragment.spool_file import CONTENT_SUFFIX, LOG_SUFFIX, SpoolFile
+from fragment.spool_file import CONTENT_SUFFIX, LOG_SUFFIX, PACKED_SUFFIX, SpoolFile
 from fragment.spool_log import CommitRecord, decode
 from fragment.spool_recovery import Copy, classify
 from protocol import duration
@@ -108,6 +108,8 @@ class SpoolDirectory:
 
     def recover(self) -> Iterator[RecoveredSpool]:
         """Every copy an earlier process left here, classified. Call it before the first ``create``."""
+        for packed in self.path.glob(f"*{PACKED_SUFFIX}"):
+            packed.unlink()
         for stem in self._stems():
             yield RecoveredSpool(stem, self._classified(stem))
 

@@ -16,6 +16,11 @@ from protocol.errors import UnavailableError
 
 CONTENT_SUFFIX = ".content"
 LOG_SUFFIX = ".commits"
+PACKED_SUFFIX = ".packed"
+"""Of the object that is being made from the content. It is never trusted after a restart."""
+
+END_SPACING_BYTES = 64 << 10
+"""How far apart the commit ends are that are kept in memory: appends may be tiny, and there may be millions."""
 
 
 class SpoolEndedError(UnavailableError):
@@ -33,6 +38,8 @@ class SpoolFile:
         self._content_length = 0
         self._log_length = 0
         self._last_spec: bytes | None = None
+        # Some of the ends of commits, ascending: where the content may be cut so that no append is.
+        self.commit_ends: list[int] = []
         self._ended: str | None = None
         # Set after a write and cleared before a sync, so that a write beside a periodic sync is never missed.
         self._content_dirty = False
@@ -55,6 +62,15 @@ class SpoolFile:
     @property
     def log_path(self) -> Path:
         return self.stem.with_name(self.stem.name + LOG_SUFFIX)
+
+    @property
+    def packed_path(self) -> Path:
+        return self.stem.with_name(self.stem.name + PACKED_SUFFIX)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether what is on disk may not be what was written."""
+        return self._ended is not None
 
     def write(self, position: int, data: bytes | memoryview) -> None:
         """Put all of `data` at `position`. If that fails, nothing that was committed has changed."""
@@ -81,6 +97,8 @@ class SpoolFile:
         self._log_length += len(frame)
         self._last_spec = record.spec
         self._log_dirty = True
+        if record.end >= (self.commit_ends[-1] if self.commit_ends else self.begin) + END_SPACING_BYTES:
+            self.commit_ends.append(record.end)
 
     def sync(self) -> None:
         """Have everything on disk that was written so far.
@@ -113,9 +131,9 @@ class SpoolFile:
         return self._content
 
     def remove(self) -> None:
-        """Unlink both files. Open descriptors stay good for those who are still reading."""
-        # The log last: content without a log is understood as never committed, and is removed at the next start.
-        for path in (self.content_path, self.log_path):
+        """Unlink the files. Open descriptors stay good for those who are still reading."""
+        # The log first: should the process die in between, content without one counts as never committed.
+        for path in (self.log_path, self.content_path, self.packed_path):
             path.unlink(missing_ok=True)
         if not self._removed:
             self._removed = True

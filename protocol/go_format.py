@@ -8,7 +8,7 @@ prints field by field is a ``Record``. What is left is not worth printing into a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import ClassVar
@@ -82,7 +82,7 @@ class Directive:
 
     def beyond(self) -> BeyondSubsetError:
         return BeyondSubsetError(
-            f"printf cannot print this value as %{self.flags}{self.verb}: use %v, %s, %q, %d, %x, %t or %f, "
+            f"printf cannot print this value as %{self.flags[:8]}{self.verb}: use %v, %s, %q, %d, %x, %t or %f, "
             "each with the kind of value it is for"
         )
 
@@ -97,51 +97,59 @@ def text_of(value: object) -> str:
 
 def sprint(values: Iterable[object]) -> str:
     """All values, with a space between two of which neither is a string."""
-    parts: list[str] = []
+    return _bounded(_sprinted(values))
+
+
+def _sprinted(values: Iterable[object]) -> Iterator[str]:
     after_string = True
     for value in values:
         is_string = isinstance(value, str)
-        parts.append(text_of(value) if is_string or after_string else " " + text_of(value))
+        if not is_string and not after_string:
+            yield " "
+        yield text_of(value)
         after_string = is_string
-    return bounded(parts)
 
 
 def sprintln(values: Iterable[object]) -> str:
-    return bounded(" ".join(map(text_of, values))) + "\n"
+    """All values, with spaces between."""
+    return _bounded(text_of(value) + " " for value in values)[:-1] + "\n"
 
 
 def sprintf(form: str, values: tuple[object, ...]) -> str:
-    parts: list[str] = []
-    at = used = size = 0
+    return _bounded(_sprintfed(form, values))
+
+
+def _sprintfed(form: str, values: tuple[object, ...]) -> Iterator[str]:
+    at = used = 0
     for found in _DIRECTIVE.finditer(form):
-        parts.append(form[at : found.start()])
+        yield form[at : found.start()]
         at = found.end()
         if found[5] == "%":
-            parts.append("%")
+            yield "%"
             continue
         if used == len(values):
             raise BeyondSubsetError("printf has fewer values than its format asks for")
-        parts.append(_formatted(values[used], _directive(found)))
+        yield _formatted(values[used], _directive(found))
         used += 1
-        size += len(parts[-1])
-        if size > TEXT_MAX:
-            break
-    parts.append(form[at:])
     if used < len(values):
         raise BeyondSubsetError("printf has more values than its format asks for")
-    return bounded(parts)
+    yield form[at:]
 
 
-def bounded(parts: Iterable[str]) -> str:
+def _bounded(parts: Iterable[str]) -> str:
     """The parts as one text. Refused before it has grown beyond measure."""
     kept: list[str] = []
     size = 0
     for part in parts:
         size += len(part)
         if size > TEXT_MAX:
-            raise ValidationError(f"makes a text of more than {TEXT_MAX} characters")
+            raise too_long()
         kept.append(part)
     return "".join(kept)
+
+
+def too_long() -> ValidationError:
+    return ValidationError(f"makes a text of more than {TEXT_MAX} characters")
 
 
 def _directive(found: re.Match[str]) -> Directive:
@@ -150,7 +158,7 @@ def _directive(found: re.Match[str]) -> Directive:
         raise BeyondSubsetError("printf has a directive without a verb or with a width beyond reason")
     directive = Directive(verb, flags, int(width or 0), int(precision or 0) if point else None)
     if max(directive.width, directive.precision or 0) > TEXT_MAX:
-        raise ValidationError(f"makes a text of more than {TEXT_MAX} characters")
+        raise too_long()
     return directive
 
 
@@ -217,7 +225,9 @@ def _integer(value: int, directive: Directive) -> str:
         raise directive.beyond()
     digits = format(abs(value), _BASES[directive.verb])
     if directive.precision is not None:
-        digits = digits.zfill(directive.precision) if value or directive.precision else ""
+        if not value and not directive.precision:
+            return " " * directive.width
+        digits = digits.zfill(directive.precision)
     prefix = ""
     if "#" in directive.flags:
         if directive.verb not in "xX":

@@ -63,26 +63,26 @@ class UtcTime(Stringer):
     def format(self, layout: str) -> str:
         return _TOKEN.sub(lambda found: self._written(found[0]), layout)
 
-    def date(self) -> date:
+    def _date(self) -> date:
         try:
             return date.fromordinal(_UNIX_EPOCH_ORDINAL + self.unix_s() // _DAY_S)
         except (ValueError, OverflowError):
             raise ValidationError("a time must lie between the years 1 and 9999") from None
 
     def year(self) -> int:
-        return self.date().year
+        return self._date().year
 
     def month(self) -> Month:
-        return Month(self.date().month)
+        return Month(self._date().month)
 
     def day(self) -> int:
-        return self.date().day
+        return self._date().day
 
     def year_day(self) -> int:
-        return self.date().timetuple().tm_yday
+        return self._date().timetuple().tm_yday
 
     def weekday(self) -> Weekday:
-        return Weekday(self.date().isoweekday() % 7)
+        return Weekday(self._date().isoweekday() % 7)
 
     def hour(self) -> int:
         return self.unix_s() % _DAY_S // 3600

@@ -1,7 +1,7 @@
 """Running a parsed template over an object: what Go's text/template does, within bounds.
 
-The rules are Go's: a field or method must exist, a method takes exactly its arguments, only a pipeline's last
-value may be missing. Work and output are bounded, because a template is a small program from outside.
+Variables live until the ``end`` of the block that declares them, and the value of each stage of a pipeline is
+the last argument of the next. Work and output are bounded, because a template is a small program from outside.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from protocol.errors import ValidationError
-from protocol.go_format import TEXT_MAX, BeyondSubsetError, text_of
+from protocol.go_format import TEXT_MAX, BeyondSubsetError, text_of, too_long
 from protocol.postfix_objects import Beyond, Method, Value, Verdict, member
 from protocol.template_functions import BUILTINS, kind, truth
 from protocol.template_lexer import shown
@@ -35,7 +35,7 @@ from protocol.template_tree import (
 
 # One for each node and command, and one for each so many characters made: far more than any path takes, and
 # few enough to be done in some hundredths of a second.
-_STEPS_MAX = 20_000
+_STEPS_MAX = 10_000
 _CHARS_PER_STEP = 64
 
 _MISSING = object()
@@ -215,10 +215,9 @@ class Evaluation:
                 return call(owner, *arguments)
 
     def _call(self, name: str, operands: tuple[Operand, ...], dot: object, final: object) -> object:
-        count = len(operands) + (final is not _MISSING)
         if name in ("and", "or"):
             return self._decide(name == "or", operands, dot, final)
-        builtin = BUILTINS[name]
+        builtin, count = BUILTINS[name], len(operands) + (final is not _MISSING)
         if count < builtin.least or (builtin.most is not None and count > builtin.most):
             raise ValidationError(f"{name} does not take {count} arguments")
         return builtin.call(*self._arguments(operands, dot, final))
@@ -231,7 +230,7 @@ class Evaluation:
             if truth(value) is wanted:
                 return value
         if value is _MISSING:
-            raise ValidationError("and, or need a value")
+            raise ValidationError("and, or take at least one argument")
         return value if final is _MISSING else final
 
     def _arguments(self, operands: tuple[Operand, ...], dot: object, final: object) -> list[object]:
@@ -257,7 +256,7 @@ class Evaluation:
     def _write(self, text: str) -> None:
         self._size += len(text)
         if self._size > TEXT_MAX:
-            raise ValidationError(f"makes a text of more than {TEXT_MAX} characters")
+            raise too_long()
         self._written.append(text)
 
     def _spend(self, steps: int) -> None:

@@ -163,7 +163,7 @@ def member(owner: object, name: str) -> Member:
     """Raises a ``ValidationError`` for what Go finds neither field nor callable method of that type."""
     found = _MEMBERS.get(type(owner), {}).get(name)
     if found is None:
-        raise ValidationError(f"there is no .{name[:32]} in a {type(owner).__name__}")
+        raise ValidationError(f"there is no .{name[:32]} in {type(owner).__name__}")
     return found
 
 
@@ -188,6 +188,10 @@ def _verdict(check: Callable[[str], None], text: str) -> Verdict:
     except ValidationError:
         return Verdict(holds=False)
     return Verdict(holds=True)
+
+
+def _ambiguous(_: object) -> object:
+    raise ValidationError(".Fragment means two things when a fragment is persisted: write .Spool or .JournalSpec first")
 
 
 def _extension(codec: CodecName) -> str:
@@ -345,7 +349,8 @@ _MEMBERS: Mapping[type, Members] = {
         **_SPOOL,
         "Spool": Value(lambda root: PersistedSpool(root.data)),
         "JournalSpec": Value(lambda root: PersistedSpec(root.data.spec)),
-        **_inner(_SPEC, lambda root: root.data.spec, [name for name in _SPEC if name != "Fragment"]),
+        **_inner(_SPEC, lambda root: root.data.spec),
+        "Fragment": Value(_ambiguous),
         **_inner(_DESIRED, lambda root: root.data),
     },
 }

@@ -68,7 +68,7 @@ def _same(left: object, right: object) -> bool:
         return left == right
     if _is_nil(left) or _is_nil(right):
         return _is_nil(left) and _is_nil(right)
-    if None in (left, right):
+    if left is None or right is None:
         return False
     if kind(left) == "slice":
         raise ValidationError("lists cannot be compared")

@@ -14,10 +14,10 @@ from protocol.errors import ValidationError
 
 _KEYWORDS = frozenset(("block", "break", "continue", "define", "else", "end", "if", "nil", "range", "template", "with"))
 
-_SPACE = r"[ \t\r\n]"
+_SPACES = " \t\r\n"
+_SPACE = f"[{_SPACES}]"
 _LEFT = re.compile(rf"\{{\{{(?P<trim>-(?={_SPACE}))?")
-_COMMENT = re.compile(rf"(?P<open>{_SPACE}?/\*)(?:(?!\*/).)*\*/(?P<trim>{_SPACE}-)?\}}\}}", re.DOTALL)
-_LEADING_SPACE = re.compile(rf"{_SPACE}*")
+_COMMENT = re.compile(rf"{_SPACE}?/\*(?:(?!\*/).)*\*/(?P<trim>{_SPACE}-)?\}}\}}", re.DOTALL)
 
 _NUMBER = (
     r"(?>[+-]?(?:0[xX][0-9a-fA-F_]*(?:\.[0-9a-fA-F_]*)?(?:[pP][+-]?[0-9_]*)?"
@@ -69,13 +69,13 @@ def tokens(template: str) -> list[Token]:
     at = 0
     while left := _LEFT.search(template, at):
         text = template[at : left.start()]
-        text = text.rstrip(" \t\r\n") if left["trim"] else text
+        text = text.rstrip(_SPACES) if left["trim"] else text
         if text:
             found.append(Token("text", text))
         right = _comment(template, left) or _action(template, left.end(), found)
         at = right.end()
         if right["trim"]:
-            at = _end(_LEADING_SPACE, template, at)
+            at = len(template) - len(template[at:].lstrip(_SPACES))
     if at < len(template):
         found.append(Token("text", template[at:]))
     return [*found, Token("eof", "")]
@@ -90,11 +90,6 @@ def _comment(template: str, left: re.Match[str]) -> re.Match[str] | None:
     if comment is None:
         raise ValidationError("a comment must be closed, just before the braces that close its action")
     return comment
-
-
-def _end(pattern: re.Pattern[str], template: str, at: int) -> int:
-    found = pattern.match(template, at)
-    return found.end() if found else at
 
 
 def _action(template: str, at: int, found: list[Token]) -> re.Match[str]:
@@ -156,10 +151,8 @@ def _float(text: str) -> float:
 
 def unquoted(text: str) -> bytes:
     """The bytes that a quoted or raw string stands for: escapes may make them other than UTF-8."""
-    quote, body = text[0], text[1:-1]
-    if quote == "`":
-        return body.replace("\r", "").encode()
-    return b"".join(_unescaped(body, quote))
+    body = text[1:-1]
+    return body.replace("\r", "").encode() if text[0] == "`" else b"".join(_unescaped(body))
 
 
 def character(text: str) -> int:
@@ -170,7 +163,7 @@ def character(text: str) -> int:
     return _code(found)
 
 
-def _unescaped(body: str, quote: str) -> list[bytes]:
+def _unescaped(body: str) -> list[bytes]:
     parts: list[bytes] = []
     at = 0
     while at < len(body):

@@ -35,14 +35,19 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 
 # Packages and modules that decide and never await: no clock, no chance, no input or output of any kind.
-CORES = ("protocol", "consumer.message")
+CORES = (
+    *("protocol", "consumer.message"),
+    *("fragment.cover_set", "fragment.index", "fragment.remote_listing", "fragment.persist_queue"),
+    *("fragment.spool", "fragment.spool_log", "fragment.spool_recovery"),
+    *("fragment.encoder", "fragment.decoder", "fragment.zstd_frames"),
+)
 NOT_IN_CORES = {
     *("aiohttp", "asyncio", "concurrent", "fsspec", "grpc", "http", "io", "logging", "multiprocessing", "os"),
     *("pathlib", "random", "select", "selectors", "signal", "socket", "subprocess", "tempfile", "threading"),
     *("time", "urllib.request", "uvloop"),
 }
 # A clock or a source of chance may be *named* in a signature by those who take it as a parameter.
-NAMED_IN_CORES = {"consumer.message.mapping": {"random"}}
+NAMED_IN_CORES = {"consumer.message.mapping": {"random"}, "fragment.persist_queue": {"random"}}
 
 LINES_MAX = 600
 

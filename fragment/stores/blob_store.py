@@ -33,6 +33,10 @@ class BlobStore(Protocol):
 
     async def exists(self, path: str) -> bool: ...
 
+    async def size(self, path: str) -> int:
+        """Of the object as stored."""
+        ...
+
     def get(self, path: str, offset: int = 0, length: int | None = None) -> AsyncGenerator[bytes, None]:
         """The bytes as stored, never decoded on the way, whatever ``Content-Encoding`` they were put with.
 
@@ -102,7 +106,7 @@ def error_of(store: str, operation: str, path: str, fault: Fault) -> GazetteErro
     is written or when a prefix is listed.
     """
     shown = f"{fault.status} {fault.code}" if fault.status else fault.code
-    asked_for_object = operation in ("get", "exists", "remove")
+    asked_for_object = operation in ("get", "size", "remove")
     if fault.status == 404 and asked_for_object and fault.code not in _NO_BUCKET:
         return BlobNotFoundError(f"{store}: there is no object {path[:200]!r}")
     if fault.status in (401, 403, 404) or fault.code in _NO_BUCKET:

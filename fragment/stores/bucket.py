@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from typing import Protocol
 
 from fragment.stores.blob_store import Batch, Fault
@@ -15,13 +16,25 @@ SIGNED_S_MAX = 7 * 24 * 3600
 """S3, GCS and Azure honour no signature for longer."""
 
 
+@dataclass(frozen=True, slots=True)
+class TransferSizes:
+    """How much goes over the wire at a time. Tests make it little."""
+
+    single_put_bytes_max: int
+    """Larger uploads go in parts."""
+    part_bytes: int
+    page_keys: int = PAGE_KEYS
+
+
 class Bucket(Protocol):
     """Objects by their full key. May raise whatever its client library does, as long as ``fault`` knows it.
 
     Nothing here waits without end in a cleanup: deadlines work by cancellation.
     """
 
-    async def exists(self, key: str) -> bool: ...
+    async def size(self, key: str) -> int | None:
+        """None if there is no such object."""
+        ...
 
     def read(self, key: str, offset: int, length: int | None) -> AsyncGenerator[bytes, None]:
         """Chunks, none of them empty."""

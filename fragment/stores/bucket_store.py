@@ -16,7 +16,7 @@ from types import TracebackType
 
 from prometheus_client import Counter, Histogram
 
-from fragment.stores.blob_store import Batch, BlobNotFoundError, ListedObject, StoreDeniedError, error_of
+from fragment.stores.blob_store import Batch, BlobNotFoundError, Fault, ListedObject, StoreDeniedError, error_of
 from fragment.stores.bucket import SIGNED_S_MAX, Bucket
 from fragment.stores.file_range import FileRange
 from protocol.errors import CorruptError, GazetteError, UnavailableError, ValidationError
@@ -69,9 +69,18 @@ class BucketStore:
         store.arguments()
 
     async def exists(self, path: str) -> bool:
-        with _Operation(self, "exists", path) as operation:
+        return await self._size("exists", path) is not None
+
+    async def size(self, path: str) -> int:
+        found = await self._size("size", path)
+        if found is None:
+            raise error_of(self.name, "size", path, Fault(404, ""))
+        return found
+
+    async def _size(self, name: str, path: str) -> int | None:
+        with _Operation(self, name, path) as operation:
             async with operation.waiting(self._deadlines.request_s):
-                return await self._bucket.exists(self._store.object_key(path))
+                return await self._bucket.size(self._store.object_key(path))
 
     async def get(self, path: str, offset: int = 0, length: int | None = None) -> AsyncGenerator[bytes, None]:
         if length == 0:
@@ -140,7 +149,7 @@ class BucketStore:
 
     def error_of(self, error: Exception, operation: str, path: str) -> GazetteError | None:
         fault = self._bucket.fault(error)
-        return fault and error_of(self.name, operation, path, fault)
+        return None if fault is None else error_of(self.name, operation, path, fault)
 
 
 def _opened(source: Path | int) -> int:
@@ -173,8 +182,9 @@ class _Operation:
     async def waiting(self, limit_s: float) -> AsyncIterator[None]:
         """Wait for the store within a deadline, and raise our errors instead of its library's."""
         begun = time.perf_counter()
+        deadline = asyncio.timeout(limit_s)
         try:
-            async with asyncio.timeout(limit_s) as deadline:
+            async with deadline:
                 yield
         except Exception as error:
             if deadline.expired():

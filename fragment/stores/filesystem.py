@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import stat
 import threading
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -28,7 +29,7 @@ T = TypeVar("T")
 
 PARTIAL = ".partial-"
 """Files that are being written begin with this, here as in Gazette."""
-_COPY_BYTES = 4 * 1024 * 1024
+_COPY_BYTES = 1024 * 1024
 _THREADS_MAX = 8
 # A disk or mount that says one of these needs an operator, who may be nobody else than the one who mounted it.
 _REFUSALS = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -49,8 +50,12 @@ class Folder:
         # Threads of its own: a mount that hangs must not hold up the rest of the process.
         self._threads = ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="file-store")
 
-    async def exists(self, key: str) -> bool:
-        return await self._run(os.path.isfile, self._file(key))
+    async def size(self, key: str) -> int | None:
+        try:
+            found = await self._run(os.stat, self._file(key))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found.st_size if stat.S_ISREG(found.st_mode) else None
 
     async def read(self, key: str, offset: int, length: int | None) -> AsyncGenerator[bytes, None]:
         descriptor = await self._run(self._open, self._file(key))
@@ -76,12 +81,13 @@ class Folder:
             raise
 
     async def pages(self, prefix: str) -> AsyncGenerator[Batch, None]:
-        walk = _Walk(self._file(self._base), self._file(prefix), prefix)
-        try:
-            while page := await self._run(walk.next_page, self._page_keys):
-                yield page
-        finally:
-            self._threads.submit(walk.close)
+        found = _find(self._file(self._base), self._file(prefix), prefix)
+
+        def next_page() -> Batch:
+            return list(islice(found, self._page_keys))
+
+        while page := await self._run(next_page):
+            yield page
 
     async def remove(self, key: str) -> None:
         with suppress(FileNotFoundError):
@@ -165,18 +171,17 @@ class Folder:
 
 def _check_inside(path: str) -> None:
     if ".." in path.split("/"):
-        raise ValidationError("a file store takes no path with a '..' in it: rename the journal, or use find and replace")
+        raise ValidationError(
+            "a file store takes no path with a '..' in it: rename the journal, or use find and replace"
+        )
 
 
 def _copy(source: FileRange, descriptor: int, given_up: threading.Event) -> None:
-    """In the kernel, without the bytes passing through here."""
-    at = source.begin
-    while at < source.end and not given_up.is_set():
-        copied = os.sendfile(descriptor, source.descriptor, at, min(_COPY_BYTES, source.end - at))
-        if not copied:
-            source.seek(at - source.begin)
-            source.read(1)  # raises, as the file has ended
-        at += copied
+    with open(descriptor, "wb", buffering=0, closefd=False) as file:
+        while not given_up.is_set() and (piece := source.read(_COPY_BYTES)):
+            written = 0
+            while written < len(piece):
+                written += file.write(memoryview(piece)[written:])
 
 
 def _sync_folder(folder: str) -> None:
@@ -187,48 +192,31 @@ def _sync_folder(folder: str) -> None:
         os.close(descriptor)
 
 
-class _Walk:
-    """Finds files page by page, in whatever thread asks for the next one."""
-
-    def __init__(self, base: str, start: str, prefix: str) -> None:
-        self._base = base
-        # A prefix may end within a name: rewriting can turn the slash at its end into something else.
-        self._folder, _, self._stem = start.rpartition("/")
-        self._key = prefix.rpartition("/")[0] + "/"
-        self._files = self._find()
-        # Taken by ``close`` too, which may come while a page that nobody waits for any more is being found.
-        self._lock = threading.Lock()
-
-    def next_page(self, size: int) -> Batch:
-        with self._lock:
-            return list(islice(self._files, size))
-
-    def close(self) -> None:
-        with self._lock:
-            self._files.close()
-
-    def _find(self) -> Iterator[ListedObject]:
-        if not os.path.isdir(self._base):
-            raise NoBaseFolderError(errno.ENOENT, "the folder of the store does not exist")
-        pending = [(self._folder, self._key, self._stem)]
-        while pending:
-            folder, key, stem = pending.pop()
-            # A folder may be gone by now. A journal that has no fragment yet has none either.
-            with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
-                for entry in entries:
-                    if not entry.name.startswith(stem) or entry.name.startswith(PARTIAL):
-                        continue
-                    if entry.is_dir(follow_symlinks=False):
-                        pending.append((entry.path, f"{key}{entry.name}/", ""))
-                    elif found := _listed(entry, key):
-                        yield found
+def _find(base: str, start: str, prefix: str) -> Iterator[ListedObject]:
+    """The files whose path begins with `start`, which is where the keys that begin with `prefix` are."""
+    if not os.path.isdir(base):
+        raise NoBaseFolderError(errno.ENOENT, "the folder of the store does not exist")
+    # A prefix may end within a name: rewriting can turn the slash at its end into something else.
+    folder, _, stem = start.rpartition("/")
+    pending = [(folder, prefix.rpartition("/")[0] + "/", stem)]
+    while pending:
+        folder, key, stem = pending.pop()
+        # A folder may be gone by now, and a journal without fragments never had one.
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+            for entry in entries:
+                if not entry.name.startswith(stem) or entry.name.startswith(PARTIAL):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append((entry.path, f"{key}{entry.name}/", ""))
+                elif found := _listed(entry, key):
+                    yield found
 
 
 def _listed(entry: os.DirEntry[str], key: str) -> ListedObject | None:
     try:
         if not entry.is_file():
             return None
-        stat = entry.stat()
+        found = entry.stat()
     except FileNotFoundError:
         return None
-    return ListedObject(key + entry.name, int(stat.st_mtime), stat.st_size)
+    return ListedObject(key + entry.name, int(found.st_mtime), found.st_size)

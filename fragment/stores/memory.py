@@ -18,8 +18,8 @@ class MemoryBucket:
         self._now = now or time.time  # noqa: TID251 -- the clock, unless a test brings one
         self._page_keys = page_keys
 
-    async def exists(self, key: str) -> bool:
-        return key in self.objects
+    async def size(self, key: str) -> int | None:
+        return len(self.objects[key][0]) if key in self.objects else None
 
     async def read(self, key: str, offset: int, length: int | None) -> AsyncGenerator[bytes, None]:
         content, _ = self.objects[key]
@@ -31,14 +31,13 @@ class MemoryBucket:
         self.objects[key] = (await asyncio.to_thread(source.read_all), int(self._now()))
 
     async def pages(self, prefix: str) -> AsyncGenerator[Batch, None]:
-        keys = sorted(key for key in self.objects if key.startswith(prefix))
-        for begin in range(0, len(keys), self._page_keys):
-            page = keys[begin : begin + self._page_keys]
-            yield [
-                ListedObject(key, mod_time, len(content))
-                for key in page
-                for content, mod_time in [self.objects[key]]
-            ]
+        found = [
+            ListedObject(key, mod_time, len(content))
+            for key, (content, mod_time) in self.objects.items()
+            if key.startswith(prefix)
+        ]
+        for begin in range(0, len(found), self._page_keys):
+            yield found[begin : begin + self._page_keys]
 
     async def remove(self, key: str) -> None:
         self.objects.pop(key, None)

@@ -90,6 +90,11 @@ def test_a_walk_takes_what_reaches_furthest_and_shows_gaps() -> None:
     assert list(cover.walk(50)) == []
 
 
+def test_a_walk_leaves_a_fragment_out_where_the_next_one_reaches_further() -> None:
+    first, between, last = fragment(0, 10), fragment(5, 12), fragment(10, 20)
+    assert list(CoverSet([first, between, last]).walk()) == [Slice(first, 0, 10), Slice(last, 10, 20)]
+
+
 def test_covering_is_a_matter_of_all_fragments_together() -> None:
     cover = CoverSet([fragment(0, 10), fragment(8, 20), fragment(21, 30)])
     assert cover.covers(2, 20)

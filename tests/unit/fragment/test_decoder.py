@@ -20,7 +20,7 @@ from protocol.errors import CorruptError, ValidationError
 from tests.support.coding import CODECS, decoded, json_lines
 
 MIB = 1 << 20
-TEXT = json_lines(300_000)
+TEXT = json_lines(150_000)
 ZSTD, GZIP, SNAPPY = CompressionCodec.ZSTANDARD, CompressionCodec.GZIP, CompressionCodec.SNAPPY
 OFFLOAD = CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION
 IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"

@@ -5,9 +5,8 @@ import gzip
 import hashlib
 import json
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 import cramjam
 import pytest
@@ -17,6 +16,7 @@ from google.protobuf import json_format
 from fragment.cover_set import CoverSet, Slice
 from fragment.index_refresh import CHUNK_OBJECTS, list_cover, list_journal
 from fragment.remote_listing import FOREIGN_SAMPLE_MAX, RemoteListing
+from fragment.stores.blob_store import Batch, ListedObject
 from protocol.codec import CompressionCodec
 from protocol.errors import UnavailableError
 from protocol.fragment import Fragment
@@ -30,9 +30,8 @@ MTIMES: dict[str, int] = json.loads((LIVE / "mtimes.json").read_text(encoding="u
 STORE = "s3://bucket/prefix/"
 
 
-class Listed(NamedTuple):
-    path: str
-    mod_time: int = 1_700_000_000
+def listed(path: str, mod_time: int = 1_700_000_000) -> ListedObject:
+    return ListedObject(path, mod_time, size=1)
 
 
 def name(begin: int, end: int, suffix: str = ".raw") -> str:
@@ -41,7 +40,7 @@ def name(begin: int, end: int, suffix: str = ".raw") -> str:
 
 def listing(journal: str, paths: Iterable[str], journals: Iterable[str] = ()) -> RemoteListing:
     found = RemoteListing(journal)
-    found.take(STORE, [Listed(path) for path in paths], sorted(journals))
+    found.take(STORE, [listed(path) for path in paths], sorted(journals))
     return found
 
 
@@ -52,7 +51,7 @@ def spans(fragments: Iterable[Fragment]) -> list[tuple[int, int, str]]:
 class TestAttribution:
     def test_a_fragment_knows_its_store_and_its_time(self) -> None:
         found = RemoteListing("acme/orders")
-        found.take(STORE, [Listed(f"date=2026-01-02/{name(0, 5, '.gz')}", 77)], ())
+        found.take(STORE, [listed(f"date=2026-01-02/{name(0, 5, '.gz')}", 77)], ())
         assert found.fragments == [
             Fragment("acme/orders", 0, 5, b"\xab" * 20, CompressionCodec.GZIP, STORE, 77, "date=2026-01-02")
         ]
@@ -63,13 +62,14 @@ class TestAttribution:
             name(0, 1),
             f"x=1/{name(1, 2)}",
             f"x=2/{name(2, 3)}",
+            f"lat/{name(7, 8)}",
             f"late/{name(3, 4)}",
             f"late/hour=3/{name(4, 5)}",
             f"late/night/{name(5, 6)}",
             f"later/{name(6, 7)}",
         ]
         found = listing("acme/orders", paths, journals)
-        assert spans(found.fragments) == [(0, 1, ""), (2, 3, "x=2"), (6, 7, "later")]
+        assert spans(found.fragments) == [(0, 1, ""), (2, 3, "x=2"), (7, 8, "lat"), (6, 7, "later")]
         assert (found.nested_count, found.foreign_count) == (4, 0)
         below = [path.removeprefix("late/") for path in paths if path.startswith("late/")]
         assert spans(listing("acme/orders/late", below, journals).fragments) == [(3, 4, ""), (4, 5, "hour=3")]
@@ -89,8 +89,8 @@ class TestAttribution:
 
     def test_names_may_come_into_being_between_batches(self) -> None:
         found = RemoteListing("acme/orders")
-        found.take(STORE, [Listed(f"late/{name(0, 1)}")], ["acme/orders"])
-        found.take(STORE, [Listed(f"late/{name(1, 2)}")], ["acme/orders", "acme/orders/late"])
+        found.take(STORE, [listed(f"late/{name(0, 1)}")], ["acme/orders"])
+        found.take(STORE, [listed(f"late/{name(1, 2)}")], ["acme/orders", "acme/orders/late"])
         assert spans(found.fragments) == [(0, 1, "late")]
 
     def test_what_is_no_fragment_is_counted_and_a_few_are_shown(self) -> None:
@@ -106,25 +106,24 @@ class TestAttribution:
     @pytest.mark.parametrize("mod_time", [0, -5])
     def test_a_stored_object_without_a_time_is_not_taken_for_a_local_one(self, mod_time: int) -> None:
         found = RemoteListing("acme/orders")
-        found.take(STORE, [Listed(name(0, 1), mod_time)], ())
+        found.take(STORE, [listed(name(0, 1), mod_time)], ())
         assert found.fragments[0].mod_time == 1
 
     def test_fragments_of_a_folder_share_its_text(self) -> None:
         found = RemoteListing("acme/orders")
         for at in range(3):
-            found.take(STORE, [Listed(f"date=2026-01-02/{name(at, at + 1)}")], ())
+            found.take(STORE, [listed(f"date=2026-01-02/{name(at, at + 1)}")], ())
         assert len({id(each.path_postfix) for each in found.fragments}) == 1
 
 
 class FakeStore:
     """Gives prepared batches, and says what it was asked for."""
 
-    def __init__(self, url: str, batches: Iterable[list[Listed] | Exception]) -> None:
-        self.url = url
+    def __init__(self, *batches: Batch | Exception) -> None:
         self.batches = batches
         self.asked: list[str] = []
 
-    async def list(self, prefix: str) -> AsyncIterator[list[Listed]]:
+    async def list(self, prefix: str) -> AsyncGenerator[Batch, None]:
         self.asked.append(prefix)
         for batch in self.batches:
             if isinstance(batch, Exception):
@@ -134,12 +133,12 @@ class FakeStore:
 
 class TestListing:
     async def test_is_the_union_of_all_stores_of_which_the_last_wins(self) -> None:
-        stores = [
-            FakeStore("s3://one/", [[Listed(name(0, 10))], [], [Listed(name(10, 20))]]),
-            FakeStore("s3://two/", [[Listed(name(10, 20)), Listed(name(20, 30))]]),
-        ]
+        stores = {
+            "s3://one/": FakeStore([listed(name(0, 10))], [], [listed(name(10, 20))]),
+            "s3://two/": FakeStore([listed(name(10, 20)), listed(name(20, 30))]),
+        }
         cover = await list_cover("acme/orders", stores, lambda: ())
-        assert [store.asked for store in stores] == [["acme/orders/"], ["acme/orders/"]]
+        assert [store.asked for store in stores.values()] == [["acme/orders/"], ["acme/orders/"]]
         assert [(each.begin, each.backing_store) for each in cover] == [
             (0, "s3://one/"),
             (10, "s3://two/"),
@@ -147,15 +146,15 @@ class TestListing:
         ]
 
     async def test_fails_if_one_store_does(self) -> None:
-        stores = [
-            FakeStore("s3://one/", [[Listed(name(0, 10))]]),
-            FakeStore("s3://two/", [[Listed(name(10, 20))], UnavailableError("gone")]),
-        ]
+        stores = {
+            "s3://one/": FakeStore([listed(name(0, 10))]),
+            "s3://two/": FakeStore([listed(name(10, 20))], UnavailableError("gone")),
+        }
         with pytest.raises(UnavailableError):
             await list_cover("acme/orders", stores, lambda: ())
 
     async def test_lets_others_run_between_short_steps(self) -> None:
-        objects = [Listed(name(at, at + 1)) for at in range(20 * CHUNK_OBJECTS)]
+        objects = [listed(name(at, at + 1)) for at in range(20 * CHUNK_OBJECTS)]
         done = asyncio.Event()
         turns = 0
 
@@ -167,7 +166,7 @@ class TestListing:
 
         async with asyncio.TaskGroup() as group:
             group.create_task(bystander())
-            found = await list_journal("acme/orders", [FakeStore(STORE, [objects])], lambda: ())
+            found = await list_journal("acme/orders", {STORE: FakeStore(objects)}, lambda: ())
             done.set()
         assert len(found.fragments) == len(objects)
         assert turns >= 20
@@ -176,17 +175,34 @@ class TestListing:
         journals = ["acme/orders"]
 
         class Growing(FakeStore):
-            async def list(self, prefix: str) -> AsyncIterator[list[Listed]]:
-                yield [Listed(name(0, 1))]
+            async def list(self, prefix: str) -> AsyncGenerator[Batch, None]:
+                yield [listed(name(0, 1))]
                 journals.append("acme/orders/late")
-                yield [Listed(f"late/{name(0, 9)}")]
+                yield [listed(f"late/{name(0, 9)}")]
 
-        found = await list_journal("acme/orders", [Growing(STORE, [])], lambda: journals)
+        found = await list_journal("acme/orders", {STORE: Growing()}, lambda: journals)
         assert (len(found.fragments), found.nested_count) == (1, 1)
+
+    async def test_that_is_given_up_leaves_no_request_open(self) -> None:
+        closed = asyncio.Event()
+
+        class Endless(FakeStore):
+            async def list(self, prefix: str) -> AsyncGenerator[Batch, None]:
+                try:
+                    while True:
+                        yield [listed(name(0, 1))]
+                finally:
+                    closed.set()
+
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(list_journal("acme/orders", {STORE: Endless()}, lambda: ()))
+            await asyncio.sleep(0)
+            task.cancel()
+        assert closed.is_set()
 
     async def test_tells_the_log_of_what_it_ignored(self, caplog: pytest.LogCaptureFixture) -> None:
         with caplog.at_level(logging.INFO):
-            await list_cover("acme/orders", [FakeStore(STORE, [[Listed("_SUCCESS")]])], lambda: ())
+            await list_cover("acme/orders", {STORE: FakeStore([listed("_SUCCESS")])}, lambda: ())
         (record,) = caplog.records
         assert (record.__dict__["journal"], record.__dict__["sample"]) == ("acme/orders", ["_SUCCESS"])
 
@@ -201,20 +217,20 @@ class FolderStore:
     def folder(self, prefix: str) -> Path:
         return self.root / FragmentStore.parse(self.url).object_key(prefix).lstrip("/")
 
-    async def list(self, prefix: str) -> AsyncIterator[list[Listed]]:
+    async def list(self, prefix: str) -> AsyncGenerator[Batch, None]:
         folder = self.folder(prefix)
         files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-        yield [Listed(str(path.relative_to(folder)), MTIMES.get(self.key(path), 1)) for path in files]
+        yield [listed(str(path.relative_to(folder)), MTIMES.get(self.key(path), 1)) for path in files]
 
     def key(self, path: Path) -> str:
         return str(path.relative_to(self.root)).removeprefix("store/")
 
 
-def live_stores(journal: str) -> list[FolderStore]:
+def live_stores(journal: str) -> dict[str, FolderStore]:
     expected = EXPECTED[journal]
     if "spec" not in expected:
-        return [FolderStore(LIVE / expected["tree"], "s3://golden-bucket/")]
-    return [FolderStore(LIVE, url) for url in expected["spec"]["fragment"]["stores"]]
+        return {"s3://golden-bucket/": FolderStore(LIVE / expected["tree"], "s3://golden-bucket/")}
+    return {url: FolderStore(LIVE, url) for url in expected["spec"]["fragment"]["stores"]}
 
 
 async def live_cover(journal: str) -> CoverSet:
@@ -264,11 +280,11 @@ async def test_a_journal_does_not_swallow_one_that_lies_within_it() -> None:
 
 @pytest.mark.parametrize("journal", EXPECTED)
 async def test_a_walk_reads_what_was_appended(journal: str) -> None:
-    (store, *_), content = live_stores(journal), hashlib.sha256()
+    stores, content = live_stores(journal), hashlib.sha256()
     for part in (await live_cover(journal)).walk():
         assert isinstance(part, Slice)
         fragment = part.fragment
-        plain = unpacked(fragment.codec, store.folder(fragment.content_path).read_bytes())
+        plain = unpacked(fragment.codec, stores[fragment.backing_store].folder(fragment.content_path).read_bytes())
         assert hashlib.sha1(plain).digest() == fragment.sum
         content.update(plain[part.begin - fragment.begin : part.end - fragment.begin])
     assert content.hexdigest() == EXPECTED[journal]["sha256"]

@@ -93,9 +93,9 @@ def test_listings_flatten_to_what_was_listed(case: Case) -> None:
             journal_tree.parse(case["yaml"])
 
 
-def spec(name: str, **fields: int) -> JournalSpec:
+def spec(name: str, max_append_rate: int = 0) -> JournalSpec:
     policy = FragmentPolicy(1 << 20, CompressionCodec.GZIP, ("s3://bucket/",), 300 * 10**9)
-    return JournalSpec(name, **({"replication": 3} | fields), labels=LabelSet.of(("tier", "gold")), fragment=policy)
+    return JournalSpec(name, 3, LabelSet.of(("tier", "gold")), policy, max_append_rate=max_append_rate)
 
 
 def test_a_listing_says_everything_once() -> None:

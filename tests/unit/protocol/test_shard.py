@@ -61,7 +61,7 @@ def test_specs_survive_the_wire_to_the_byte(case: Case) -> None:
 @pytest.mark.parametrize("case", of_type("messages", "consumer.ReplicaStatus"), ids=case_id)
 def test_statuses_survive_the_wire(case: Case) -> None:
     message = pb.ReplicaStatus.FromString(bytes.fromhex(case["hex"]))
-    if message.code not in list(ReplicaCode):
+    if message.code not in map(int, ReplicaCode):
         with pytest.raises(ValidationError, match=r"^Code: no replica status has the number"):
             ReplicaStatus.from_proto(message)
         return

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from fragment.persist_queue import INSURANCE_S, RETRY_S_MAX, PersistQueue
+
+
+class Item:
+    """Told apart by identity, as spools are."""
+
+
+def queue(parallel_max: int = 32) -> PersistQueue[Item]:
+    return PersistQueue(parallel_max, random.Random(7))
+
+
+def test_the_primary_s_copy_goes_at_once_and_a_replica_s_later() -> None:
+    held, primary, replica = queue(), Item(), Item()
+    held.add(replica, 100.0, primary=False, is_open=True)
+    held.add(primary, 100.0, primary=True, is_open=True)
+    assert held.start(100.0) == [primary]
+    due_s = held.next_due_s()
+    assert due_s is not None
+    assert INSURANCE_S[0] <= due_s - 100.0 <= INSURANCE_S[1]
+    assert held.start(due_s - 0.001) == []
+    assert held.start(due_s) == [replica]
+
+
+def test_no_more_run_at_once_than_allowed() -> None:
+    """A thousand journals whose flush interval ends at the same second."""
+    held = queue(parallel_max=4)
+    items = [Item() for _ in range(1000)]
+    for item in items:
+        held.add(item, 0.0, primary=True, is_open=True)
+    running = held.start(0.0)
+    assert running == items[:4]
+    assert held.start(0.0) == []
+    assert held.next_due_s() is None, "nothing more starts by time alone"
+    held.done(running[0])
+    assert held.start(0.0) == [items[4]]
+
+
+def test_what_is_not_decided_does_not_start_however_late() -> None:
+    held, item = queue(), Item()
+    held.add(item, 0.0, primary=True, is_open=False)
+    assert held.start(1e9) == []
+    assert held.next_due_s() is None
+    held.open(item)
+    assert held.start(0.0) == [item]
+
+
+def test_failures_return_after_pauses_that_grow_and_vary() -> None:
+    held, item = queue(), Item()
+    held.add(item, 0.0, primary=True, is_open=True)
+    now, pauses = 0.0, []
+    for _ in range(12):
+        assert held.start(now) == [item]
+        pauses.append(held.failed(item, now))
+        assert held.start(now) == []
+        now += pauses[-1]
+    assert len(set(pauses)) == len(pauses)
+    assert pauses[0] <= 1.0
+    assert RETRY_S_MAX / 2 <= pauses[-1] <= RETRY_S_MAX
+
+
+def test_failures_do_not_wait_for_each_other() -> None:
+    held = queue()
+    items = [Item() for _ in range(20)]
+    for item in items:
+        held.add(item, 0.0, primary=True, is_open=True)
+    for item in held.start(0.0):
+        held.failed(item, 0.0)
+    assert set(held.start(1.0)) == set(items), "all of them are due within the first pause, and may run together"
+
+
+def test_a_process_that_leaves_does_not_wait_for_insurance_but_minds_failures() -> None:
+    held, item = queue(), Item()
+    held.add(item, 0.0, primary=False, is_open=True)
+    held.hurry()
+    assert held.start(0.0) == [item]
+    pause_s = held.failed(item, 0.0)
+    assert held.start(pause_s / 2) == []
+    assert held.start(pause_s) == [item]
+    held.done(item)
+    assert len(held) == 0
+
+
+def test_items_are_told_oldest_first() -> None:
+    held, items = queue(), [Item(), Item()]
+    for item in items:
+        held.add(item, 0.0, primary=False, is_open=True)
+    assert held.items() == items
+    with pytest.raises(KeyError):
+        held.done(Item())

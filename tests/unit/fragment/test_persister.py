@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+import asyncio
+import gzip
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from fragment.persister import CurrentSpec, Persister
+from fragment.spool import EpochMark, Proposal
+from fragment.spool_budget import SpoolBudget
+from fragment.spool_compression import SpoolCompression
+from fragment.spool_directory import FsyncMode, SpoolDirectory
+from fragment.spool_writer import CompletedSpool, SpoolWriter
+from fragment.stores.blob_store import BlobStore, StoreDeniedError
+from fragment.stores.open_stores import OpenStores, StoreSettings
+from protocol.codec import CompressionCodec
+from protocol.errors import UnavailableError
+from protocol.fragment import NO_SUM, Fragment
+from protocol.journal import FragmentPolicy, JournalSpec
+
+EPOCH = EpochMark(5, 1)
+HIVE = 'date={{ .Spool.FirstAppendTime.Format "2006-01-02" }}'
+
+
+def spec(*stores: str, codec: CompressionCodec = CompressionCodec.NONE, template: str = "") -> JournalSpec:
+    policy = FragmentPolicy(1 << 20, codec, stores or ("file:///one/",), path_postfix_template=template)
+    return JournalSpec("a/b", 1, fragment=policy)
+
+
+@dataclass
+class World:
+    """A broker's disk and stores, for one journal."""
+
+    folder: Path
+    directory: SpoolDirectory
+    stores: OpenStores
+    persister: Persister
+    current: CurrentSpec | None
+    persisted: list[Fragment] = field(default_factory=list)
+    # Errors that opening a store raises, by its URL.
+    denied: dict[str, Exception] = field(default_factory=dict)
+    refused: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def spool(
+        self, *appends: bytes, codec: CompressionCodec = CompressionCodec.NONE, acked: int | None = None
+    ) -> CompletedSpool:
+        encoded = self.current.spec.to_proto().SerializeToString() if self.current else b""
+        writer = SpoolWriter("a/b", self.directory, lambda: encoded)
+        empty = replace(writer.spool.fragment, codec=codec)
+        writer.propose(Proposal(empty, writer.spool.registers, 0))
+        for data in appends:
+            writer.content(data, 0)
+            now_ns = 1_767_323_045 * 10**9
+            writer.propose(Proposal(writer.spool.next(), writer.spool.registers, now_ns, EPOCH, acked))
+        completed = writer.complete().completed
+        assert completed is not None
+        return completed
+
+    def objects(self) -> dict[str, bytes]:
+        root = self.folder / "stores"
+        return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+    def spool_files(self) -> list[str]:
+        kept = ("identity.json", "lock")
+        return sorted(path.suffix for path in self.directory.path.iterdir() if path.name not in kept)
+
+
+@asynccontextmanager
+async def world(tmp_path: Path, current: JournalSpec | None, **settings: bool) -> AsyncIterator[World]:
+    for name in ("one", "two"):
+        (tmp_path / "stores" / name).mkdir(parents=True)
+    stores = OpenStores(StoreSettings(file_root=tmp_path / "stores"))
+    directory = SpoolDirectory(tmp_path / "spools", FsyncMode(), b"\1" * 16, SpoolBudget())
+
+    async def open_store(url: str) -> BlobStore:
+        if error := made.denied.get(url):
+            made.refused.set()
+            raise error
+        return await stores.open(url)
+
+    loop = asyncio.get_running_loop()
+    compression = SpoolCompression()
+    persister = Persister(
+        open_store, compression, lambda _: made.current, loop.time, random.Random(3),
+        persisted=lambda fragment: made.persisted.append(fragment), **settings,
+    )  # fmt: skip
+    held = CurrentSpec(current, EPOCH.create_revision) if current else None
+    made = World(tmp_path, directory, stores, persister, held)
+    async with asyncio.TaskGroup() as running:
+        tasks = [running.create_task(persister.run()), running.create_task(compression.run())]
+        yield made
+        for task in tasks:
+            task.cancel()
+    await stores.close()
+    directory.close()
+
+
+async def test_a_completed_spool_is_stored_and_its_files_go(tmp_path: Path) -> None:
+    async with world(tmp_path, spec()) as held:
+        completed = held.spool(b"hello ", b"world\n")
+        held.persister.complete(completed, EPOCH.create_revision, primary=True)
+        assert held.persister.waiting == [completed.spool.fragment]
+        await held.persister.finish()
+        name = f"one/{completed.spool.fragment.content_path}"
+        assert held.objects() == {name: b"hello world\n"}
+        assert held.persisted == [replace(completed.spool.fragment, backing_store="file:///one/")]
+        assert held.spool_files() == []
+        assert held.persister.waiting == []
+
+
+async def test_codecs_and_postfixes_are_those_of_the_spec(tmp_path: Path) -> None:
+    async with world(tmp_path, spec(codec=CompressionCodec.GZIP, template=HIVE)) as held:
+        completed = held.spool(b"hello ", b"world\n", codec=CompressionCodec.GZIP)
+        held.persister.complete(completed, EPOCH.create_revision, primary=True)
+        await held.persister.finish()
+        ((path, data),) = held.objects().items()
+        assert path == f"one/a/b/date=2026-01-02/{completed.spool.fragment.content_name}"
+        assert gzip.decompress(data) == b"hello world\n"
+        assert held.spool_files() == []
+
+
+async def test_an_object_that_is_there_is_not_put_again(tmp_path: Path) -> None:
+    async with world(tmp_path, spec()) as held:
+        completed = held.spool(b"hello")
+        path = tmp_path / "stores" / "one" / completed.spool.fragment.content_path
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"already here")
+        held.persister.complete(completed, EPOCH.create_revision, primary=False)
+        await held.persister.finish()
+        assert path.read_bytes() == b"already here"
+        assert held.spool_files() == []
+
+
+async def test_what_is_not_acknowledged_waits_and_is_left_for_the_next_start(tmp_path: Path) -> None:
+    async with world(tmp_path, spec()) as held:
+        completed = held.spool(b"hello", b"world", acked=0)
+        held.persister.complete(completed, EPOCH.create_revision, primary=True)
+        held.persister.acked("a/b", 5)
+        await held.persister.finish()
+        assert held.objects() == {}
+        assert held.spool_files() == [".commits", ".content"]
+        held.persister.acked("a/b", 10)
+        await held.persister.finish()
+        assert list(held.objects().values()) == [b"helloworld"]
+
+
+async def test_a_closed_epoch_cuts_what_is_beyond_its_end(tmp_path: Path) -> None:
+    async with world(tmp_path, spec(codec=CompressionCodec.GZIP)) as held:
+        completed = held.spool(b"hello", b"world", codec=CompressionCodec.GZIP, acked=0)
+        held.persister.complete(completed, EPOCH.create_revision, primary=True)
+        held.persister.closed("a/b", EPOCH.number, 5)
+        await held.persister.finish()
+        ((path, data),) = held.objects().items()
+        assert "/0000000000000000-0000000000000005-aaf4c61ddcc5e8a2dabede0f3b482cd9aea9434d.gz" in path
+        assert gzip.decompress(data) == b"hello"
+
+
+async def test_a_failure_is_retried_and_nothing_is_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with world(tmp_path, spec()) as held:
+        held.denied["file:///one/"] = UnavailableError("the store is down")
+        completed = held.spool(b"hello")
+        held.persister.complete(completed, EPOCH.create_revision, primary=True)
+        await held.refused.wait()
+        assert held.spool_files() == [".commits", ".content"]
+        held.denied.clear()
+        await held.persister.finish()
+        assert list(held.objects().values()) == [b"hello"]
+        assert "will retry" in caplog.text
+
+
+async def test_only_an_exiting_broker_passes_a_store_over_that_turns_it_away(tmp_path: Path) -> None:
+    async with world(tmp_path, spec("file:///one/", "file:///two/")) as held:
+        held.denied["file:///one/"] = StoreDeniedError("403")
+        held.persister.complete(held.spool(b"hello"), EPOCH.create_revision, primary=True)
+        await held.persister.finish()
+        assert [path.split("/")[0] for path in held.objects()] == ["two"]
+        assert held.persisted[0].backing_store == "file:///two/"
+
+
+async def test_bytes_of_a_deleted_journal_are_set_aside_not_thrown_away(tmp_path: Path) -> None:
+    async with world(tmp_path, spec()) as held:
+        completed = held.spool(b"hello")
+        held.current = None
+        held.persister.complete(completed, EPOCH.create_revision, primary=True)
+        await held.persister.finish()
+        assert held.objects() == {f"one/.deleted/5/a/b/{completed.spool.fragment.content_name}": b"hello"}
+
+
+async def test_bytes_of_an_earlier_journal_of_that_name_do_not_mix_with_the_new_one(tmp_path: Path) -> None:
+    async with world(tmp_path, spec()) as held:
+        completed = held.spool(b"hello")
+        held.current = CurrentSpec(spec("file:///two/"), create_revision=99)
+        held.persister.complete(completed, EPOCH.create_revision, primary=True)
+        await held.persister.finish()
+        assert [path.rsplit("/", 1)[0] for path in held.objects()] == ["one/.deleted/5/a/b"]
+
+
+async def test_bytes_of_a_deleted_journal_go_if_the_operator_said_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world(tmp_path, spec(), discard_deleted=True) as held:
+        completed = held.spool(b"hello")
+        held.current = None
+        held.persister.complete(completed, EPOCH.create_revision, primary=True)
+        await held.persister.finish()
+        assert (held.objects(), held.spool_files()) == ({}, [])
+        assert "discarded" in caplog.text
+
+
+async def test_a_template_beyond_us_stores_without_postfix_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world(tmp_path, spec(template="a b/{{ .Spool.Begin }}")) as held:
+        completed = held.spool(b"hello")
+        held.persister.complete(completed, EPOCH.create_revision, primary=True)
+        await held.persister.finish()
+        assert list(held.objects()) == [f"one/{completed.spool.fragment.content_path}"]
+        assert "stored without a postfix" in caplog.text
+
+
+async def test_a_journal_without_stores_keeps_its_files(tmp_path: Path) -> None:
+    none = JournalSpec("a/b", 1, fragment=FragmentPolicy(1 << 20, CompressionCodec.NONE))
+    async with world(tmp_path, none) as held:
+        held.persister.complete(held.spool(b"hello"), EPOCH.create_revision, primary=True)
+        await held.persister.finish()
+        assert held.spool_files() == [".commits", ".content"]
+        assert held.persisted == []
+
+
+async def test_a_growing_spool_is_compressed_before_it_is_complete(tmp_path: Path) -> None:
+    async with world(tmp_path, spec(codec=CompressionCodec.ZSTANDARD)) as held:
+        compression = held.persister._compression  # noqa: SLF001, what the broker passes in
+        writer = SpoolWriter("a/b", held.directory, lambda: b"")
+        empty = replace(writer.spool.fragment, codec=CompressionCodec.ZSTANDARD, sum=NO_SUM)
+        writer.propose(Proposal(empty, writer.spool.registers, 0))
+        chunk = random.Random(1).randbytes(1 << 20)
+        for _ in range(12):
+            writer.content(chunk, 0)
+            performed = writer.propose(Proposal(writer.spool.next(), writer.spool.registers, 1, EPOCH))
+            for local in performed.visible:
+                compression.grew(local)
+        await compression.wait_idle()
+        assert held.spool_files() == [".commits", ".content", ".packed"]
+        assert packed_bytes(held) > 8 << 20
+        completed = writer.complete().completed
+        assert completed is not None
+        held.persister.complete(completed, EPOCH.create_revision, primary=True)
+        await held.persister.finish()
+        assert len(held.objects()) == 1
+        assert held.spool_files() == []
+
+
+def packed_bytes(held: World) -> int:
+    return sum(path.stat().st_size for path in held.directory.path.glob("*.packed"))
