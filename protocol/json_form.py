@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from google.protobuf import duration_pb2
-from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 _OURS_FROM = 1000
@@ -104,7 +104,7 @@ def _written_out_value(field: FieldDescriptor, value: Any, name: Callable[[Field
         return str(value)
     if field.type == FieldDescriptor.TYPE_BYTES:
         # As a field, empty bytes cannot be told from absent ones; in a map they are there.
-        return base64.b64encode(value).decode() if value or field.containing_type.GetOptions().map_entry else None
+        return base64.b64encode(value).decode() if value or _holder(field).GetOptions().map_entry else None
     return value
 
 
@@ -117,11 +117,17 @@ def _plain_value(field: FieldDescriptor, value: Any) -> Any:
 
 
 def _fields(message: Message) -> list[FieldDescriptor]:
-    return [field for field in message.DESCRIPTOR.fields if field.number < _OURS_FROM]
+    return [cast(FieldDescriptor, field) for field in message.DESCRIPTOR.fields if field.number < _OURS_FROM]
+
+
+def _holder(field: FieldDescriptor) -> Descriptor:
+    """The message type that has this field; only an extension has none."""
+    assert field.containing_type is not None
+    return field.containing_type
 
 
 def _is_value(field: FieldDescriptor) -> bool:
-    return field.name in _VALUES.get(field.containing_type.full_name, ())
+    return field.name in _VALUES.get(_holder(field).full_name, ())
 
 
 def _is_map(field: FieldDescriptor) -> bool:
@@ -129,6 +135,7 @@ def _is_map(field: FieldDescriptor) -> bool:
 
 
 def _map_value(field: FieldDescriptor) -> FieldDescriptor:
+    assert field.message_type is not None
     return field.message_type.fields_by_name["value"]
 
 

@@ -121,12 +121,12 @@ class LabelSet:
 
     def add(self, name: str, value: str) -> LabelSet:
         """With one more value of `name`. A name ending in ``:prefix`` adds a prefix label."""
-        return self._with(Label.named(name, value))
+        return _inserted(self.labels, Label.named(name, value))
 
     def assign(self, name: str, value: str) -> LabelSet:
         """With `value` in place of every value of `name`."""
         label = Label.named(name, value)
-        return self.remove(label.name)._with(label)
+        return _inserted(self.remove(label.name).labels, label)
 
     def remove(self, name: str) -> LabelSet:
         """Without any value of `name`."""
@@ -150,11 +150,12 @@ class LabelSet:
     def _by_name(self) -> dict[str, tuple[Label, ...]]:
         return {name: tuple(group) for name, group in groupby(self.labels, key=_name_of)}
 
-    def _with(self, label: Label) -> LabelSet:
-        at = bisect_left(self.labels, label)
-        if at < len(self.labels) and self.labels[at] == label:
-            return self
-        return LabelSet((*self.labels[:at], label, *self.labels[at:]))
+
+def _inserted(labels: tuple[Label, ...], label: Label) -> LabelSet:
+    at = bisect_left(labels, label)
+    if at < len(labels) and labels[at] == label:
+        return LabelSet(labels)
+    return LabelSet((*labels[:at], label, *labels[at:]))
 
 
 def _merged(left: Iterable[Label], right: Iterable[Label]) -> LabelSet:

@@ -125,7 +125,7 @@ _PIECES = (
     (_EXISTS, True, False),
     (_NOT_EXISTS, False, False),
 )
-"""Pattern, whether it includes, whether it names a set of values. Tried in this order: the order is the grammar."""
+"""Pattern, whether it includes, whether it names a set of values. The order is part of the grammar."""
 
 
 def _piece(text: str, at: int) -> tuple[bool, str, Iterable[str], int]:
@@ -147,7 +147,9 @@ def _values(found: re.Match[str], many: bool) -> Iterable[str]:
     while at < len(text):
         element = _SET_ELEMENT.match(text, at)
         if element is None:
-            raise ValidationError(f"holds a set that cannot be understood from {_excerpt(text, at)} on", "LabelSelector")
+            raise ValidationError(
+                f"holds a set that cannot be understood from {_excerpt(text, at)} on", "LabelSelector"
+            )
         values.append(element[1])
         at = element.end()
     return values

@@ -34,7 +34,7 @@ UINT32 = (0, (1 << 32) - 1)
 # A journal's name has room for 256 directories, each of which takes two levels.
 DEPTH_MAX = 1000
 # How many nodes the aliases of a document may stand for in all. A bomb would stand for billions.
-ALIASED_MAX = 400_000
+ALIASED_MAX = 100_000
 
 E = TypeVar("E", bound=IntEnum)
 

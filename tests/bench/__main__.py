@@ -17,7 +17,7 @@ def main(words: list[str]) -> None:
     for module in pkgutil.iter_modules(tests.bench.__path__):
         if module.name.startswith("bench_"):
             importlib.import_module(f"tests.bench.{module.name}")
-    rows = [COLUMNS]
+    rows: list[tuple[str, ...]] = [COLUMNS]
     chosen = registered(words)
     for at, (name, setup) in enumerate(chosen.items(), start=1):
         print(f"\r[{at}/{len(chosen)}] {name:<60}", end="", file=sys.stderr, flush=True)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -26,8 +25,3 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureServer]:
         pytest.skip(reason)
     with azure_server(tmp_path_factory.mktemp("azurite")) as server:
         yield server
-
-
-@pytest.fixture
-def content_file(tmp_path: Path) -> Path:
-    return tmp_path / "content"

@@ -4,6 +4,9 @@ Each is a context manager. moto stands for S3, gcp-storage-emulator for GCS, Azu
 program that is installed into ``.venv/azurite`` by npm, once, where there is an npm.
 """
 
+# The emulator's own attributes are all underscored.
+# ruff: noqa: SLF001
+
 from __future__ import annotations
 
 import datetime
@@ -72,7 +75,7 @@ def s3_server() -> Iterator[str]:
 @contextmanager
 def gcs_server(folder: Path) -> Iterator[str]:
     """The endpoint of a GCS with one bucket, and credentials of a service account that can sign."""
-    from gcp_storage_emulator import server as emulator
+    from gcp_storage_emulator import server as emulator  # type: ignore[import-untyped]
 
     _page_listings(emulator)
     server = emulator.create_server("127.0.0.1", 0, in_memory=True, default_bucket=BUCKET)
@@ -94,7 +97,7 @@ def gcs_server(folder: Path) -> Iterator[str]:
 
 def _page_listings(emulator: Any) -> None:
     """The emulator answers with everything at once; GCS does as it is asked (``maxResults``, ``pageToken``)."""
-    from gcp_storage_emulator.handlers import objects
+    from gcp_storage_emulator.handlers import objects  # type: ignore[import-untyped]
 
     def paged(request: Any, response: Any, storage: Any) -> None:
         objects.ls(request, response, storage)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 
 import pytest
-from google.protobuf import symbol_database
+from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -15,7 +15,7 @@ from protocol.errors import REMEDIES, Status
 from protocol.gen import head_pb2, journal_pb2, recorded_op_pb2, shard_pb2
 from tests.support.golden import Case, case_id, cases
 
-POOL = symbol_database.Default().pool
+POOL = descriptor_pool.Default()
 
 
 def message_of(case: Case) -> Message:
@@ -73,7 +73,9 @@ def test_our_own_fields_are_numbered_from_1000_and_stay_out_of_json() -> None:
 
 def test_what_is_ours_alone_is_in_a_package_of_its_own() -> None:
     assert head_pb2.Head.DESCRIPTOR.full_name == "pygazette.Head"
-    assert journal_pb2.ReplicateRequest.DESCRIPTOR.fields_by_name["epoch"].message_type.full_name == "pygazette.Epoch"
+    epoch = journal_pb2.ReplicateRequest.DESCRIPTOR.fields_by_name["epoch"].message_type
+    assert epoch is not None
+    assert epoch.full_name == "pygazette.Epoch"
 
 
 def test_services_have_the_paths_go_programs_call() -> None:
