@@ -162,29 +162,38 @@ class CoverSet:
         """Where the first fragment is that begins at `offset` or later."""
         return bisect_left(self._fragments, offset, key=_begin_of)
 
+    def chain(self, offset: int) -> Iterator[Fragment]:
+        """The fragments a reader from `offset` on takes in turn: greedily, each time the one that reaches furthest.
+
+        Where one begins beyond the end of the one before it, or beyond `offset`, there is a gap.
+        """
+        fragments = self._fragments
+        at, _ = self.lookup(offset)
+        while at < len(fragments):
+            while at + 1 < len(fragments) and fragments[at + 1].begin <= offset:
+                at += 1
+            fragment = fragments[at]
+            yield fragment
+            offset = fragment.end
+            at += 1
+
     def walk(self, begin: int = 0, end: int | None = None) -> Iterator[Slice | Gap]:
-        """[begin, end), in order, each offset once: greedily from whatever reaches furthest, or as a gap.
+        """[begin, end) as a chain of fragments gives it, in order: each offset once, in a slice or in a gap.
 
         Without an `end` up to the end of the set.
         """
-        fragments = self._fragments
         end = self.end if end is None else end
-        at, _ = self.lookup(begin)
-        cursor = begin
-        while cursor < end:
-            while at + 1 < len(fragments) and fragments[at + 1].begin <= cursor:
-                at += 1
-            if at == len(fragments):
-                yield Gap(cursor, end)
+        for fragment in self.chain(begin):
+            if begin < fragment.begin:
+                if begin < end:
+                    yield Gap(begin, min(fragment.begin, end))
+                begin = fragment.begin
+            if begin >= end:
                 return
-            fragment = fragments[at]
-            if fragment.begin > cursor:
-                yield Gap(cursor, min(fragment.begin, end))
-                cursor = fragment.begin
-                continue
-            yield Slice(fragment, cursor, min(fragment.end, end))
-            cursor = fragment.end
-            at += 1
+            yield Slice(fragment, begin, min(fragment.end, end))
+            begin = fragment.end
+        if begin < end:
+            yield Gap(begin, end)
 
     def covers(self, begin: int, end: int) -> bool:
         """Whether the fragments together have every byte of [begin, end)."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from fragment.cover_set import CoverSet, Divergence, Gap, difference
+from fragment.cover_set import CoverSet, Divergence, difference
 from protocol.fragment import Fragment
 
 FileT = TypeVar("FileT")
@@ -117,19 +117,16 @@ class Index(Generic[FileT]):
         head = self._all.end
         if offset == WRITE_HEAD:
             offset = head
-        gap = False
-        for part in self._all.walk(offset):
-            if isinstance(part, Gap):
-                gap = True
-                continue
-            fragment = part.fragment
-            if gap and not self._may_jump_to(fragment, now_s):
-                break
+        for fragment in self._all.chain(offset):
+            if offset < fragment.begin:
+                if not self._may_jump_to(fragment, now_s):
+                    break
+                offset = fragment.begin
             if 0 < fragment.mod_time < begin_mod_time:
-                offset, gap = part.end, False
+                offset = fragment.end
                 continue
             file = None if fragment.mod_time else self._files[fragment.begin]
-            return Found(part.begin, head, fragment, file)
+            return Found(offset, head, fragment, file)
         return NotYetAvailable(offset, head)
 
     def _may_jump_to(self, fragment: Fragment, now_s: int) -> bool:

@@ -78,7 +78,8 @@ def load(text: str) -> Node:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise ValidationError(f"{place}cannot be read as YAML: {error.problem}") from None
+        problem = (error.problem or error.context or "")[:200]
+        raise ValidationError(f"{place}cannot be read as YAML: {problem}") from None
     except yaml.reader.ReaderError as error:
         raise _forbidden(text, text.find(chr(int(error.character)))) from None
     except UnicodeEncodeError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from protocol.errors import InvariantError
 from protocol.yaml_scalar import reads_as_text
 
 Value = str | int | bool | Sequence["Value"] | Mapping[str, "Value"]
@@ -47,8 +48,8 @@ def block(mapping: Mapping[str, Value], indent: str = "") -> Iterator[str]:
             yield from block(value, indent + _INDENT)
         elif isinstance(value, Sequence) and not isinstance(value, str):
             yield f"{indent}{key}:" if value else f"{indent}{key}: []"
-            for item in value:
-                yield from _item(item, indent)
+            for each in value:
+                yield from _item(each, indent)
         else:
             yield f"{indent}{key}: {_scalar(value, len(indent) + len(key) + 2, indent + _INDENT)}"
 
@@ -66,7 +67,7 @@ def _item(value: Value, indent: str) -> Iterator[str]:
     elif isinstance(value, str | int):
         yield f"{indent}- {_scalar(value, len(indent) + 2, indent + _INDENT)}"
     else:
-        raise TypeError("a list of lists has no place in a spec")
+        raise InvariantError("no spec has a list of lists")
 
 
 def _scalar(value: str | int | bool, column: int, indent: str) -> str:

@@ -101,6 +101,8 @@ class UserToken:
         claims = {
             "aud": "https://storage.azure.com",
             "iss": "https://sts.windows.net/ab1f708d-50f6-404c-a006-d71b2ac7a606/",
+            "oid": "23657296-5cd5-45b0-a809-d972a7f4dfe1",
+            "tid": "ab1f708d-50f6-404c-a006-d71b2ac7a606",
             "iat": now - 60,
             "nbf": now - 60,
             "exp": now + 7200,

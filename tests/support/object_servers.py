@@ -80,6 +80,8 @@ def gcs_server(folder: Path) -> Iterator[str]:
     _page_listings(emulator)
     server = emulator.create_server("127.0.0.1", 0, in_memory=True, default_bucket=BUCKET)
     server.start()
+    # It serves one connection at a time, and lets no more than five wait unless told otherwise.
+    server._api._httpd.socket.listen(128)
     port = server._api._httpd.server_address[1]
     try:
         with _token_server() as tokens:
