@@ -114,11 +114,11 @@ def _parsed(text: str) -> FragmentStore:
         raise ValidationError(f"expected the URL of a store, such as {' or '.join(_EXAMPLES.values())}")
     if bool(url.host) == (url.scheme == "file"):
         raise _unlike(url, "a URL without a host" if url.host else "a URL with a host")
-    # Gazette brokers crash on an azure-ad URL that lacks the container, so it must never reach etcd.
-    if url.scheme == "azure-ad" and (url.path.count("/") < 3 or "" in url.path.split("/", 3)[1:3]):
-        raise _unlike(url, "a storage account and a container")
     if not url.path.endswith("/"):
         raise _unlike(url, "a path that ends in a slash")
+    # Gazette brokers crash on an azure-ad URL that lacks the container, so it must never reach etcd.
+    if url.scheme == "azure-ad" and "" in url.path.split("/", 3)[1:3]:
+        raise _unlike(url, "a storage account and a container")
     return FragmentStore(text, url.scheme, url.host, url.path, url.query)
 
 

@@ -51,8 +51,8 @@ class Url:
 
     @property
     def port(self) -> str:
-        at = self.host.rfind(":")
-        return self.host[at + 1 :] if at >= 0 and _PORT(self.host[at:]) else ""
+        _, colon, port = self.host.rpartition(":")
+        return port if _PORT(colon + port) else ""
 
 
 def parse_url(text: str) -> Url:
@@ -60,8 +60,6 @@ def parse_url(text: str) -> Url:
     _check_escapes(fragment)
     if _CONTROL(text):
         raise ValidationError("expected a URL without control characters")
-    if text.startswith(":"):
-        raise ValidationError("expected a URL with a scheme before its first colon")
 
     found = _SCHEME(text)
     scheme = found[1].lower() if found else ""
@@ -70,7 +68,7 @@ def parse_url(text: str) -> Url:
         if scheme:
             return Url(scheme, query=query)
         if ":" in rest.partition("/")[0]:
-            raise ValidationError("expected a URL; what is before the first colon is not a scheme")
+            raise ValidationError("expected a URL with a scheme before its first colon")
 
     host = ""
     if rest.startswith("//") and (scheme or not rest.startswith("///")):
@@ -108,8 +106,8 @@ def _host_of(authority: str) -> str:
 
 def _ipv6_host(host: str) -> str:
     """A host such as ``[fe80::1%25en0]:80``, whose address may name its network interface."""
-    literal, bracket, port = host.rpartition("]")
-    if not bracket or not literal.startswith("["):
+    literal, _, port = host.rpartition("]")
+    if not literal.startswith("["):
         raise ValidationError("expected a URL whose host, if it has a bracket, is [an IPv6 address]")
     _check_port(port)
     address, percent, zone = literal[1:].partition("%25")

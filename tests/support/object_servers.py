@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 AZURITE_HOME = Path(sys.prefix) / "azurite"
-AZURITE_VERSION = "3.35.0"
+AZURITE_VERSION = "3.37.0"
 AZURE_ACCOUNT = "devstoreaccount1"
 # The account of every Azurite, given in its documentation.
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -173,7 +173,8 @@ class AzureServer:
 
 def why_no_azurite() -> str | None:
     """The reason to skip tests that need Azurite, after an attempt to install it."""
-    if (AZURITE_HOME / "node_modules/.bin/azurite-blob").exists():
+    package = AZURITE_HOME / "node_modules/azurite/package.json"
+    if package.exists() and json.loads(package.read_text())["version"] == AZURITE_VERSION:
         return None
     if shutil.which("npm") is None or shutil.which("node") is None:
         return "Azurite needs Node.js and npm, which are not on the PATH"

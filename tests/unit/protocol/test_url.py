@@ -66,6 +66,7 @@ def test_what_go_accepts_is_taken_apart_as_go_does(text: str, parts: Url) -> Non
         "http://[::1]x/",
         "http://[::1]:x/",
         "http://a[::1]/",
+        "http://a::1%25[x]/",
         "http://[10.0.0.1]/",
         "http://[host]/",
         "http://[]/",
@@ -81,7 +82,17 @@ def test_what_go_refuses_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("host", "port"),
-    [("h", ""), ("h:80", "80"), ("h:", ""), ("h:80:90", "90"), ("[::1]", ""), ("[::1]:80", "80")],
+    [
+        ("", ""),
+        ("h", ""),
+        ("80", ""),
+        ("h:80", "80"),
+        ("h:x", ""),
+        ("h:", ""),
+        ("h:80:90", "90"),
+        ("[::1]", ""),
+        ("[::1]:80", "80"),
+    ],
 )
 def test_the_port_is_what_follows_the_last_colon(host: str, port: str) -> None:
     assert Url(host=host).port == port

@@ -136,11 +136,12 @@ def test_a_verdict_does_not_stick_to_what_was_changed_since() -> None:
 @pytest.mark.parametrize(
     "duration",
     [
-        Duration(seconds=1, nanos=1_000_000_000),
+        Duration(nanos=1_000_000_000),
+        Duration(nanos=-1_000_000_000),
         Duration(seconds=1, nanos=-1),
         Duration(seconds=-1, nanos=1),
-        Duration(seconds=9_223_372_037),
-        Duration(seconds=-9_223_372_037),
+        Duration(seconds=9_223_372_036, nanos=854_775_808),
+        Duration(seconds=-9_223_372_036, nanos=-854_775_809),
         Duration(seconds=1 << 62),
     ],
 )
@@ -150,10 +151,16 @@ def test_a_duration_that_go_cannot_decode_is_refused_even_where_any_would_do(dur
     assert refusal(spec) == "JournalSpec.Fragment.Retention"
 
 
-@pytest.mark.parametrize("seconds", [-9_223_372_036, 0, 9_223_372_036])
-def test_any_other_retention_passes(seconds: int) -> None:
+@pytest.mark.parametrize(("seconds", "nanos"), [(9_223_372_036, 854_775_807), (0, 0), (-9_223_372_036, -854_775_808)])
+def test_any_other_retention_passes(seconds: int, nanos: int) -> None:
     spec = journal_spec()
-    spec.fragment.retention.CopyFrom(Duration(seconds=seconds))
+    spec.fragment.retention.CopyFrom(Duration(seconds=seconds, nanos=nanos))
+    validate(spec)
+
+
+def test_a_journal_need_not_flush() -> None:
+    spec = journal_spec()
+    spec.fragment.ClearField("flush_interval")
     validate(spec)
 
 
