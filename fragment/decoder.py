@@ -77,6 +77,8 @@ def decoder_of(codec: CompressionCodec) -> Decoder:
 
 
 class IdentityDecoder:
+    """Gives what it was fed, within the limit. The others keep in one what they have unpacked."""
+
     def __init__(self) -> None:
         self._chunks: deque[bytes | memoryview] = deque()
 
@@ -220,7 +222,7 @@ class ZstdDecoder:
 
     def __init__(self) -> None:
         self._input = bytearray()
-        self._unpacked = memoryview(b"")
+        self._unpacked = IdentityDecoder()
         # Bytes of a skippable frame that are still to come.
         self._skip = 0
         self._library = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX)
@@ -231,11 +233,10 @@ class ZstdDecoder:
         self._input += data
 
     def read(self, limit: int) -> bytes:
-        while not self._unpacked:
+        while not (piece := self._unpacked.read(limit)):
             if not (self._unpack_blocks() if self._frame is not None else self._open_frame()):
                 return b""
-        piece, self._unpacked = self._unpacked[:limit], self._unpacked[limit:]
-        return bytes(piece)
+        return piece
 
     def finish(self) -> bytes:
         if self._frame is not None or self._input or self._skip:
@@ -301,7 +302,7 @@ class ZstdDecoder:
         assert self._frame is not None
         try:
             with memoryview(self._input) as packed:
-                self._unpacked = memoryview(self._frame.decompress(packed[:length]))
+                self._unpacked.feed(self._frame.decompress(packed[:length]))
         except zstandard.ZstdError as error:
             raise CorruptError(f"is not zstandard: {error}") from error
         del self._input[:length]
@@ -321,7 +322,7 @@ class SnappyDecoder:
 
     def __init__(self) -> None:
         self._input = bytearray()
-        self._unpacked = memoryview(b"")
+        self._unpacked = IdentityDecoder()
         self._skip = 0
         self._identified = False
 
@@ -329,11 +330,10 @@ class SnappyDecoder:
         self._input += data
 
     def read(self, limit: int) -> bytes:
-        while not self._unpacked:
+        while not (piece := self._unpacked.read(limit)):
             if not (self._unpack_blocks() or self._step_over()):
                 return b""
-        piece, self._unpacked = self._unpacked[:limit], self._unpacked[limit:]
-        return bytes(piece)
+        return piece
 
     def finish(self) -> bytes:
         if self._input or self._skip:
@@ -352,7 +352,7 @@ class SnappyDecoder:
             return False
         packed = SNAPPY_IDENTIFIER + self._input[:at]
         try:
-            self._unpacked = memoryview(bytes(cramjam.snappy.decompress(packed)))
+            self._unpacked.feed(bytes(cramjam.snappy.decompress(packed)))
         except cramjam.DecompressionError as error:
             raise CorruptError(f"is not snappy: {error}") from error
         del self._input[:at]

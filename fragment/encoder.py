@@ -164,20 +164,26 @@ class SnappyEncoder:
         self._begun = False
 
     def feed(self, data: bytes | memoryview) -> bytes:
-        self._held += data
-        whole = len(self._held) - len(self._held) % SNAPPY_BLOCK_BYTES
-        return self._blocks(whole) if whole else b""
+        view = memoryview(data)
+        if self._held:
+            missing = SNAPPY_BLOCK_BYTES - len(self._held)
+            self._held += view[:missing]
+            view = view[missing:]
+        first = self._blocks(self._held) if len(self._held) == SNAPPY_BLOCK_BYTES else b""
+        if first:
+            self._held = bytearray()
+        whole = len(view) - len(view) % SNAPPY_BLOCK_BYTES
+        self._held += view[whole:]
+        return first + self._blocks(view[:whole]) if whole else first
 
     def cut(self) -> bytes:
         return b""
 
     def finish(self) -> bytes:
-        return self._blocks(len(self._held)) if self._held or not self._begun else b""
+        return self._blocks(self._held) if self._held or not self._begun else b""
 
-    def _blocks(self, length: int) -> bytes:
-        with memoryview(self._held) as held:
-            packed = bytes(cramjam.snappy.compress(held[:length]))
-        del self._held[:length]
+    def _blocks(self, data: bytearray | memoryview) -> bytes:
+        packed = memoryview(cramjam.snappy.compress(data))
         begun, self._begun = self._begun, True
         # Only the first block of a stream needs to say what it is.
-        return packed[len(SNAPPY_IDENTIFIER) :] if begun else packed
+        return bytes(packed[len(SNAPPY_IDENTIFIER) :]) if begun else bytes(packed)

@@ -94,6 +94,8 @@ class Reply:
 
 Effect = Write | Sync | Record | Completed | Abandoned | Visible | Reply
 
+_SYNC, _OK = Sync(), Reply(Status.OK)
+
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
@@ -157,16 +159,34 @@ class Spool:
     def propose(self, proposal: Proposal) -> tuple[Spool, tuple[Effect, ...]]:
         """The spool after a proposal, and what is to be done; the last effect is the Reply."""
         rolled, effects = self._rolled(proposal) if self._rolls(proposal.fragment) else (self, ())
-        if rolled.fragment == proposal.fragment and rolled.registers == proposal.registers:
+        if rolled.is_at(proposal):
             spool, shown = rolled.rolled_back().acked(proposal.acked_through)
-            return spool, (*effects, *shown, Reply(Status.OK))
-        if rolled.pending and rolled.next() == proposal.fragment:
+            return spool, (*effects, *shown, _OK)
+        if rolled.is_next(proposal.fragment):
             committed = rolled.committed_as(proposal)
             # The content first: a record on disk whose bytes are not is damage.
-            durable = (Sync(), Record(committed), Sync())
             spool, shown = committed.acked(proposal.acked_through)
-            return spool, (*effects, *durable, *shown, Reply(Status.OK))
+            return spool, (*effects, _SYNC, Record(committed), _SYNC, *shown, _OK)
         return rolled, (*effects, Reply(Status.PROPOSAL_MISMATCH, rolled.fragment, rolled.registers))
+
+    def is_at(self, proposal: Proposal) -> bool:
+        """Whether the proposal is what is committed here already."""
+        proposed = proposal.fragment
+        return proposed.end == self.fragment.end and proposed == self.fragment and proposal.registers == self.registers
+
+    def is_next(self, proposed: Fragment) -> bool:
+        """Whether the proposal is what is committed here with the pending content, ``next()``, and there is any."""
+        held = self.fragment
+        return (
+            self.pending > 0
+            and proposed.end == held.end + self.pending
+            and proposed.begin == held.begin
+            and proposed.codec == held.codec
+            and proposed.journal == held.journal
+            # A fragment in a store is not one that is being written.
+            and not (proposed.backing_store or proposed.mod_time or proposed.path_postfix)
+            and proposed.sum == self._running.digest()
+        )
 
     def acked(self, through: int | None) -> tuple[Spool, tuple[Visible, ...]]:
         """After the primary said that all holders have the bytes below `through`, or None: it does not tell."""
@@ -224,7 +244,7 @@ class Spool:
             return spool, self._handed_on()
         # Inside an epoch the directory must at no time seem to have no commit of it.
         handed_on = self._handed_on() if self.fragment.content_length else (Abandoned(),)
-        return spool, (Record(spool), Sync(), *handed_on)
+        return spool, (Record(spool), _SYNC, *handed_on)
 
     def _handed_on(self) -> tuple[Effect, ...]:
         # Even without content, what was recorded in an epoch stays until the epoch is known to be closed.

@@ -16,10 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fragment.spool import Spool
 from fragment.spool_budget import SpoolBudget
 from fragment.spool_file import CONTENT_SUFFIX, LOG_SUFFIX, PACKED_SUFFIX, SpoolFile
-from fragment.spool_log import CommitRecord, decode
+from fragment.spool_log import LogEncoder, decode
 from fragment.spool_recovery import Copy, classify
 from protocol import duration
 from protocol.errors import GazetteError, ValidationError
@@ -96,15 +95,11 @@ class SpoolDirectory:
     def create(self, fragment: Fragment) -> SpoolFile:
         """Files for a fragment that begins. Their name is for people; what they hold is in the log."""
         journal = hashlib.sha1(fragment.journal.encode()).hexdigest()[:12]
-        file = SpoolFile(
-            self.path / f"{journal}-{fragment.begin:016x}-{secrets.token_hex(4)}", fragment.begin, self.budget
-        )
+        stem = self.path / f"{journal}-{fragment.begin:016x}-{secrets.token_hex(4)}"
+        file = SpoolFile(stem, fragment.begin, LogEncoder(self.boot_id, self.syncs_commits), self.budget)
         if self.syncs_commits:
             self._sync_entries()
         return file
-
-    def commit_record(self, spool: Spool, spec: bytes) -> CommitRecord:
-        return CommitRecord.of(spool, self.boot_id, self.syncs_commits, spec)
 
     def recover(self) -> Iterator[RecoveredSpool]:
         """Every copy an earlier process left here, classified. Call it before the first ``create``."""

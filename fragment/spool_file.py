@@ -10,8 +10,9 @@ import errno
 import os
 from pathlib import Path
 
+from fragment.spool import Spool
 from fragment.spool_budget import SpoolBudget
-from fragment.spool_log import CommitRecord, encode
+from fragment.spool_log import LogEncoder
 from protocol.errors import UnavailableError
 
 CONTENT_SUFFIX = ".content"
@@ -30,14 +31,14 @@ class SpoolEndedError(UnavailableError):
 class SpoolFile:
     """Open files of one fragment. They close when the last who holds this lets go."""
 
-    def __init__(self, stem: Path, begin: int, budget: SpoolBudget) -> None:
+    def __init__(self, stem: Path, begin: int, encoder: LogEncoder, budget: SpoolBudget) -> None:
         """Create both files. `stem` is their path without suffix; `begin` is where the fragment does."""
         self.stem = stem
         self.begin = begin
+        self._encoder = encoder
         self._budget = budget
         self._content_length = 0
         self._log_length = 0
-        self._last_spec: bytes | None = None
         # Some of the ends of commits, ascending: where the content may be cut so that no append is.
         self.commit_ends: list[int] = []
         self._ended: str | None = None
@@ -85,20 +86,21 @@ class SpoolFile:
             self._content_length += grown
             self._budget.grow(grown)
 
-    def record(self, record: CommitRecord) -> None:
-        """Append a record. If that fails, the log ends where it did before."""
+    def record(self, spool: Spool, spec: bytes) -> None:
+        """Append a commit record. If that fails, the log ends where it did before."""
         self._check_open()
-        frame = encode(record, self._last_spec)
+        frame = self._encoder.encode(spool, spec)
         try:
             _pwrite_all(self._log, frame, self._log_length)
         except OSError as error:
             self._cut_log(error)
             raise _unavailable("write", self.stem, error) from error
+        self._encoder.written(spec)
         self._log_length += len(frame)
-        self._last_spec = record.spec
         self._log_dirty = True
-        if record.end >= (self.commit_ends[-1] if self.commit_ends else self.begin) + END_SPACING_BYTES:
-            self.commit_ends.append(record.end)
+        end = spool.fragment.end
+        if end >= (self.commit_ends[-1] if self.commit_ends else self.begin) + END_SPACING_BYTES:
+            self.commit_ends.append(end)
 
     def sync(self) -> None:
         """Have everything on disk that was written so far.

@@ -46,48 +46,55 @@ class CommitRecord:
     # The last spec seen, as protobuf; empty where none was given.
     spec: bytes
 
-    @classmethod
-    def of(cls, spool: Spool, boot_id: bytes, synced: bool, spec: bytes) -> CommitRecord:
+
+class LogEncoder:
+    """Makes the frames of one log. What its records share is encoded once: a commit should cost little more
+    than the write of its record."""
+
+    def __init__(self, boot_id: bytes, synced: bool) -> None:
+        self._boot_id = boot_id
+        self._synced = synced
+        self._shared_key: object = None
+        self._shared = b""
+        self._last_spec: bytes | None = None
+
+    def encode(self, spool: Spool, spec: bytes) -> bytes:
+        """The frame of a commit record of `spool`, whose journal's spec is now `spec`."""
         fragment = spool.fragment
-        return cls(
-            fragment.journal,
-            spool.epoch,
-            fragment.begin,
-            fragment.end,
-            fragment.sum,
-            fragment.codec,
-            spool.registers,
-            spool.acked_through,
-            spool.first_append_ns,
-            boot_id,
-            synced,
-            spec,
+        key = (fragment.begin, fragment.codec, spool.epoch)
+        if key != self._shared_key:
+            self._shared, self._shared_key = self._encode_shared(spool), key
+        message = spool_pb2.SpoolRecord(
+            end=fragment.end,
+            sum=fragment.sum if fragment.end > fragment.begin else b"",
+            # One more than it is, so that zero says that it is not known.
+            acked_through=0 if spool.acked_through is None else spool.acked_through + 1,
+            first_append_ns=spool.first_append_ns or 0,
         )
+        if spool.registers.labels:
+            message.registers.CopyFrom(spool.registers.to_proto())
+        if spec != self._last_spec:
+            message.spec.ParseFromString(spec)
+        # Encoded messages that follow each other read as one.
+        payload = self._shared + message.SerializeToString()
+        length = len(payload).to_bytes(4, "little")
+        return b"".join((length, _TRAILER.pack(crc32(length)), payload, _TRAILER.pack(crc32(payload))))
 
+    def written(self, spec: bytes) -> None:
+        """The last frame is in the log, so the next one may leave its spec out where it is the same."""
+        self._last_spec = spec
 
-def encode(record: CommitRecord, last_spec: bytes | None) -> bytes:
-    """The frame of `record`. Its spec is left out where it is `last_spec`, that of the record before."""
-    message = spool_pb2.SpoolRecord(
-        version=VERSION,
-        journal=record.journal,
-        create_revision=record.epoch.create_revision,
-        epoch=record.epoch.number,
-        begin=record.begin,
-        end=record.end,
-        sum=record.sum if record.sum != NO_SUM else b"",
-        codec=journal_pb2.CompressionCodec.ValueType(record.codec),
-        registers=record.registers.to_proto() if record.registers else None,
-        # One more than it is, so that zero says that it is not known.
-        acked_through=0 if record.acked_through is None else record.acked_through + 1,
-        first_append_ns=record.first_append_ns or 0,
-        boot_id=record.boot_id,
-        synced=record.synced,
-    )
-    if record.spec != last_spec:
-        message.spec.ParseFromString(record.spec)
-    payload = message.SerializeToString()
-    length = len(payload).to_bytes(4, "little")
-    return b"".join((length, _TRAILER.pack(crc32(length)), payload, _TRAILER.pack(crc32(payload))))
+    def _encode_shared(self, spool: Spool) -> bytes:
+        return spool_pb2.SpoolRecord(
+            version=VERSION,
+            journal=spool.fragment.journal,
+            create_revision=spool.epoch.create_revision,
+            epoch=spool.epoch.number,
+            begin=spool.fragment.begin,
+            codec=journal_pb2.CompressionCodec.ValueType(spool.fragment.codec),
+            boot_id=self._boot_id,
+            synced=self._synced,
+        ).SerializeToString()
 
 
 class Tail(Enum):

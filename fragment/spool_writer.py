@@ -99,8 +99,6 @@ class SpoolWriter:
         visible: list[LocalFragment] = []
         for effect in effects:
             match effect:
-                case Write():
-                    self._write(effect)
                 case Sync():
                     self._sync()
                 case Record(recorded):
@@ -113,11 +111,14 @@ class SpoolWriter:
                     visible.append(LocalFragment(fragment, self._file_of(fragment)))
                 case Reply():
                     reply = effect
+                case Write():
+                    self._write(effect)
                 case _:
                     assert_never(effect)
         self.spool = spool
-        waiting = {fragment.begin for fragment in spool.unseen}
-        self._completed = {begin: file for begin, file in self._completed.items() if begin in waiting}
+        if self._completed:
+            waiting = {fragment.begin for fragment in spool.unseen}
+            self._completed = {begin: file for begin, file in self._completed.items() if begin in waiting}
         return Performed(reply, tuple(visible), completed)
 
     def _write(self, write: Write) -> None:
@@ -134,7 +135,7 @@ class SpoolWriter:
         file = self._file
         if file is None or file.begin != spool.fragment.begin:
             file = self._begun = self._directory.create(spool.fragment)
-        file.record(self._directory.commit_record(spool, self._spec()))
+        file.record(spool, self._spec())
 
     def _hand_on(self, spool: Spool) -> CompletedSpool | None:
         file, self._file, self._begun = self._file, self._begun, None

@@ -18,7 +18,7 @@ from isal import igzip, isal_zlib
 
 from fragment.compressor import Compressor
 from fragment.encoder import GZIP_LEVEL, GZIP_WINDOW_BITS, ZSTD_LEVEL
-from fragment.fragment_reader import read, read_blocking
+from fragment.fragment_reader import BATCH_BYTES, read, read_blocking
 from protocol.codec import CompressionCodec
 from tests.bench.harness import Contest, benchmark
 from tests.support.coding import MemoryBlockingSource, MemorySource, decoded, encoded, fragment_of, json_lines
@@ -73,7 +73,7 @@ def unpacking(peer: AtOnce) -> Iterator[Contest]:
     packed = encoded(peer.codec, APPENDS)
 
     def ours() -> bytes:
-        return decoded(peer.codec, packed)
+        return decoded(peer.codec, packed, BATCH_BYTES)
 
     yield Contest(ours, lambda: peer.unpack(packed), "in one call", 32, "MiB", ratio_min=0.8)
 
