@@ -38,12 +38,12 @@ BUCKET = "fragments"
 
 
 @contextmanager
-def _environment(**variables: str) -> Iterator[None]:
+def _environment(**variables: str) -> Iterator[pytest.MonkeyPatch]:
     """Set for the libraries of AWS and Google, which look nowhere else."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             patch.setenv(name, value)
-        yield
+        yield patch
 
 
 @contextmanager
@@ -56,12 +56,12 @@ def s3_server() -> Iterator[str]:
         AWS_EC2_METADATA_DISABLED="true",
         AWS_CONFIG_FILE=os.devnull,
         AWS_SHARED_CREDENTIALS_FILE=os.devnull,
-        # Parts of this size may be small ones; S3 itself wants 5 MiB.
-        S3_UPLOAD_PART_MIN_SIZE="1024",
-    ):
+    ) as patch:
         from moto.s3.models import s3_backends
         from moto.server import ThreadedMotoServer
 
+        # S3 itself wants parts of 5 MiB; tests need not.
+        patch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", 1024)
         server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
         server.start()
         _, port = server.get_host_and_port()

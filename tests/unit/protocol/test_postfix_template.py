@@ -155,8 +155,8 @@ RENDERED = [
     ),
     ('{{ range .LabelSet.ValuesOf "none" }}x{{ else }}no-tier{{ end }}', "no-tier"),
     (
-        "{{ range 5 }}{{ if eq . 1 }}{{ continue }}{{ end }}{{ if gt . 3 }}{{ break }}{{ end }}{{ . }}{{ end }}",
-        "023",
+        "{{ range 5 }}{{ if eq . 1 }}{{ continue }}{{ end }}{{ if eq . 3 }}{{ break }}{{ end }}{{ . }}{{ end }}",
+        "02",
     ),
     (
         '{{ if .ValueOf "zone" }}zone{{ else if eq (.ValueOf "region") "us" "eu" }}known{{ else }}other{{ end }}',
@@ -164,6 +164,10 @@ RENDERED = [
     ),
     ('{{ with .ValueOf "zone" }}{{ . }}{{ else with .ValueOf "region" }}r-{{ . }}{{ end }}', "r-eu"),
     ("{{ $x := 1 }}{{ if true }}{{ $x = 2 }}{{ $y := 3 }}{{ $y }}{{ end }}{{ $x }}", "32"),
+    (
+        "{{ $x := 1 }}{{ if true }}{{ $x := 2 }}{{ $x }}{{ end }}{{ $x }}{{ range 2 }}{{ $x }}{{ $x := 9 }}{{ end }}",
+        "2111",
+    ),
     ('a  {{- /* note */ -}}  b {{ "c" -}} \n d', "ab cd"),
     ('{{ and 0 1 }}{{ or 0 "x" }}{{ not 1 }}{{ and 1 2 }}{{ and nil }}', "0xfalse2<no value>"),
     ('{{ lt 1 2 }}{{ le "a" "b" }}{{ gt 1 2 }}{{ ge 2 2 }}{{ ne 1 2 }}', "truetruefalsetruetrue"),
@@ -202,7 +206,7 @@ RENDERED = [
         "{{ 0x1F }}/{{ 0b11 }}/{{ 0o17 }}/{{ 017 }}/{{ 1_000 }}/{{ 'a' }}/{{ -3 }}/{{ 1.50 }}/{{ 1e3 }}/{{ 0x1p4 }}",
         "31/3/15/15/1000/97/-3/1.5/1000/16",
     ),
-    ('{{ "\\x41\\u00e9\\101\\t" }}{{ `raw\\n` }}', "AéA\traw\\n"),
+    ('{{ "\\x41\\u00e9\\101\\t" }}{{ `raw\\n\r\n` }}', "AéA\traw\\n\n"),
     (
         '{{ printf "%v %v" (.LabelSet.ValuesOf "tier") .JournalSpec.Fragment.Stores }}',
         "[a b] [s3://bucket/prefix/ gs://other/]",
@@ -235,6 +239,7 @@ def test_templates_render_as_in_go(template: str, postfix: str) -> None:
         *("{{ .Spool.FirstAppendTime.Date }}", "{{ .Spool.FirstAppendTime.Add }}", "{{ .JournalSpec.Suspend.Level }}"),
         *("{{ .Spool.CompressionCodec.ToExtension }}", "{{ .JournalSpec.Validate }}", "{{ nil }}"),
         *("{{ .JournalSpec.Name.SplitMeta }}", '{{ range "abc" }}{{ end }}', "{{ range $i, $n := 3 }}{{ end }}"),
+        *("{{ if 1 }}{{ $x := 1 }}{{ end }}{{ if 0 }}{{ $x }}{{ end }}", '{{ index "abc" true }}'),
         # What comes after something that we cannot print is still judged.
         "{{ .Spool }}{{ .Nope }}",
     ],
@@ -287,6 +292,10 @@ def test_common_templates_are_within_the_subset(template: str) -> None:
 
 def test_a_spool_without_an_append_has_the_zero_time() -> None:
     assert rendered(HIVE, ZERO) == "date=0001-01-01/hour=00"
+
+
+def test_structs_are_true_even_if_empty_and_lists_are_not() -> None:
+    assert rendered("{{ if .LabelSet }}set{{ end }}{{ if .Labels }}labels{{ end }}", ZERO) == "set"
 
 
 @pytest.mark.parametrize(
