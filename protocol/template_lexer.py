@@ -138,6 +138,12 @@ def number(text: str) -> int | float:
     raise ValidationError(f"{shown(text)} is not a number, or too large for one")
 
 
+def check_imaginary(text: str) -> None:
+    """Before the ``i`` stands a float, which unlike an integer may begin with zeros."""
+    if not math.isfinite(_float(text[:-1])):
+        raise ValidationError(f"{shown(text)} is not a number, or too large for one")
+
+
 def _float(text: str) -> float:
     """Infinite if it is no float, or too large for one."""
     digits = text.replace("_", "")

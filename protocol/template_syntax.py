@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from protocol.errors import ValidationError
 from protocol.template_functions import BUILTINS
-from protocol.template_lexer import Token, character, number, shown, tokens, unquoted
+from protocol.template_lexer import Token, character, check_imaginary, number, shown, tokens, unquoted
 from protocol.template_tree import (
     Action,
     Block,
@@ -313,7 +313,7 @@ def _constant(token: Token) -> Literal | Unsupported:
                 raise ValidationError(f"{shown(token.text)} is not a number")
             return Unsupported("a complex number")
         case _ if token.text.endswith("i"):
-            number(token.text[:-1])
+            check_imaginary(token.text)
             return Unsupported("a complex number")
         case _:
             return Literal(number(token.text))

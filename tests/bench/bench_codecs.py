@@ -121,7 +121,7 @@ def reading_in_threads(peer: AtOnce) -> Iterator[Contest]:
             pass
 
     with asyncio.Runner() as runner:
-        yield Contest(lambda: runner.run(ours()), blocking, "without threads", 32, "MiB", ratio_min=0.8)
+        yield Contest(lambda: runner.run(ours()), blocking, "without threads", 32, "MiB")
 
 
 KINDS: dict[str, Callable[[AtOnce], Iterator[Contest]]] = {

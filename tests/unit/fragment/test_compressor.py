@@ -1,17 +1,21 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import threading
+from collections.abc import AsyncGenerator, Callable
 from itertools import accumulate
 from pathlib import Path
 
 import pytest
 
 from fragment.compressor import Compressor
+from fragment.fragment_reader import read
 from fragment.zstd_frames import parse_tail
 from protocol.codec import CompressionCodec
 from protocol.errors import CorruptError, InvariantError, UnavailableError
+from protocol.fragment import Fragment
 from tests.support.coding import CODECS, decoded, encoded, json_lines
 
 MIB = 1 << 20
@@ -188,3 +192,61 @@ async def test_less_than_a_frame_is_left_for_later_and_touches_no_file(tmp_path:
     assert making.compressed_through == BEGIN
     assert spool.read_through == 0
     assert not making.path.exists()
+
+
+class HugeContent:
+    """More content than anybody wants to hold, made up as it is read."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self._block = json_lines(8 * MIB)
+
+    def read(self, position: int, length: int) -> bytes:
+        at = position % len(self._block)
+        return self._block[at : at + min(length, self.length - position)]
+
+    def sum(self) -> bytes:
+        running = hashlib.sha1()
+        for position in range(0, self.length, len(self._block)):
+            running.update(self.read(position, len(self._block)))
+        return running.digest()
+
+
+class FileSource:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    async def size(self) -> int:
+        return await asyncio.to_thread(os.path.getsize, self.path)
+
+    async def open(self, offset: int, length: int | None) -> AsyncGenerator[bytes, None]:
+        assert (offset, length) == (0, None)
+        with await asyncio.to_thread(self.path.open, "rb") as file:
+            while chunk := await asyncio.to_thread(file.read, 1 << 18):
+                yield chunk
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
+@any_codec
+async def test_memory_stays_flat_while_2_gib_pass_through(
+    codec: CompressionCodec, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    content = HugeContent(2 << 30)
+    ends = range(64 << 10, content.length + 1, 64 << 10)
+    fragment = Fragment("acme/orders", 0, content.length, content.sum(), codec)
+    making = Compressor(codec, content, 0, tmp_path / "object")
+    before = peak = resident_bytes()
+    for through in range(16 * MIB, content.length + 1, 16 * MIB):
+        await making.advance(through, ends)
+        peak = max(peak, resident_bytes())
+    await making.finish(content.length, ends)
+    async for _ in read(fragment, FileSource(making.path), 0, fragment.end):
+        peak = max(peak, resident_bytes())
+    record_property("resident growth in MiB", (peak - before) / MIB)
+    print(f"{codec.name}: resident memory grew by {(peak - before) / MIB:.0f} MiB")
+    assert peak - before < 64 * MIB

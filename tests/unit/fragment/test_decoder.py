@@ -190,7 +190,7 @@ def test_a_bomb_gives_no_more_than_asked_for_and_fills_no_memory(codec: Compress
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
 def test_content_of_any_length_passes_through_buffers_of_bounded_size(codec: CompressionCodec) -> None:
-    """64 MiB here; ``make bench ARGS=memory`` lets 2 GiB pass."""
+    """The short form of what ``test_compressor`` does with 2 GiB."""
     piece = json_lines(MIB)
     encoder, decoder = encoder_of(codec), decoder_of(codec)
     passed = 0
