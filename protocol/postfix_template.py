@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from protocol.codec import CompressionCodec
 from protocol.errors import ValidationError
 from protocol.fragment import Fragment
-from protocol.go_format import BeyondSubsetError
 from protocol.journal import Flag, FragmentPolicy, JournalSpec
 from protocol.label import LabelSet
 from protocol.memo import remembered
-from protocol.postfix_evaluation import Evaluation
-from protocol.postfix_objects import NAMES, ZERO, PersistedRoot, PostfixData, ValidatedRoot
-from protocol.template_syntax import parse
-from protocol.template_tree import (
+from protocol.template.evaluation import Evaluation
+from protocol.template.go_format import BeyondSubsetError
+from protocol.template.objects import NAMES, ZERO, PersistedRoot, PostfixData, ValidatedRoot
+from protocol.template.syntax import parse
+from protocol.template.tree import (
     Action,
     Block,
     Chain,

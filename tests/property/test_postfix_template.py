@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from protocol.errors import ValidationError
 from protocol.fragment import Fragment
-from protocol.go_time import ZERO_NS, UtcTime
 from protocol.label import LabelSet
-from protocol.postfix_objects import ZERO, PostfixData
 from protocol.postfix_template import PostfixTemplate, check_postfix_template, check_within_subset
+from protocol.template.go_time import ZERO_NS, UtcTime
+from protocol.template.objects import ZERO, PostfixData
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

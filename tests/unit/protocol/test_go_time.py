@@ -4,7 +4,7 @@ import pytest
 
 from protocol.duration import HOUR, MICROSECOND, MILLISECOND, SECOND
 from protocol.errors import ValidationError
-from protocol.go_time import ZERO_NS, Duration, UtcTime
+from protocol.template.go_time import ZERO_NS, Duration, UtcTime
 
 MORNING = UtcTime(1_772_587_965_678_901_230)
 """Wednesday, the 4th of March 2026, 01:32:45.67890123."""

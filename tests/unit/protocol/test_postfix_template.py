@@ -15,8 +15,8 @@ from protocol.gen import journal_pb2 as pb
 from protocol.identifier import POSTFIX_BYTES, check_path_component
 from protocol.journal import FragmentPolicy, JournalSpec, Suspend
 from protocol.label import LabelSet
-from protocol.postfix_objects import ZERO, PostfixData
 from protocol.postfix_template import PostfixTemplate, check_postfix_template, check_within_subset
+from protocol.template.objects import ZERO, PostfixData
 from tests.support.golden import Case, case_id, cases
 from tests.support.message_types import message_class
 

@@ -7,9 +7,9 @@ accepts. What is never evaluated is kept as ``Unsupported``, which says what it 
 from __future__ import annotations
 
 from protocol.errors import ValidationError
-from protocol.template_functions import BUILTINS
-from protocol.template_lexer import Token, character, check_imaginary, number, shown, tokens, unquoted
-from protocol.template_tree import (
+from protocol.template.functions import BUILTINS
+from protocol.template.lexer import Token, character, check_imaginary, number, shown, tokens, unquoted
+from protocol.template.tree import (
     Action,
     Block,
     Chain,

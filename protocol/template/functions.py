@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import quote_plus
 
 from protocol.errors import ValidationError
-from protocol.go_format import BeyondSubsetError, sprint, sprintf, sprintln
 from protocol.label import LabelSet
+from protocol.template.go_format import BeyondSubsetError, sprint, sprintf, sprintln
 
 _HTML = str.maketrans({"\0": "\ufffd", '"': "&#34;", "'": "&#39;", "&": "&amp;", "<": "&lt;", ">": "&gt;"})
 

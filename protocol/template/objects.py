@@ -16,11 +16,11 @@ from protocol.codec import CompressionCodec
 from protocol.duration import MICROSECOND, MILLISECOND
 from protocol.errors import ValidationError
 from protocol.fragment import NO_SUM, Fragment
-from protocol.go_format import BeyondSubsetError, Enumerated, Record, Stringer
-from protocol.go_time import ZERO_NS, Duration, Month, UtcTime, Weekday
 from protocol.identifier import check_journal, strip_meta
 from protocol.journal import Flag, FragmentPolicy, JournalSpec, Suspend, SuspendLevel
 from protocol.label import Label, LabelSet
+from protocol.template.go_format import BeyondSubsetError, Enumerated, Record, Stringer
+from protocol.template.go_time import ZERO_NS, Duration, Month, UtcTime, Weekday
 
 
 @dataclass(frozen=True, slots=True)

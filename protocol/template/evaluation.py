@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from protocol.errors import ValidationError
-from protocol.go_format import TEXT_MAX, BeyondSubsetError, text_of, too_long
-from protocol.postfix_objects import Beyond, Method, Value, Verdict, member
-from protocol.template_functions import BUILTINS, kind, truth
-from protocol.template_lexer import shown
-from protocol.template_tree import (
+from protocol.template.functions import BUILTINS, kind, truth
+from protocol.template.go_format import TEXT_MAX, BeyondSubsetError, text_of, too_long
+from protocol.template.lexer import shown
+from protocol.template.objects import Beyond, Method, Value, Verdict, member
+from protocol.template.tree import (
     Action,
     Block,
     Chain,

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from protocol import duration
 from protocol.errors import ValidationError
-from protocol.go_format import Enumerated, Stringer
+from protocol.template.go_format import Enumerated, Stringer
 
 ZERO_NS = -62_135_596_800 * 10**9
 """Go's zero time, the first instant of year 1, in nanoseconds since 1970."""
