@@ -201,6 +201,7 @@ CORRUPTIONS = [
         ("commit.end", st.integers(-(2**63), -(2**62)), "Commit", has("commit")),
         ("commit.journal", BAD_JOURNAL, "Commit.Journal", has("commit")),
     ),
+    *header_of("protocol.ReplicateRequest"),
     *on(
         "protocol.ReplicateRequest",
         ("acked_through", NEGATIVE, "AckedThrough"),
@@ -216,6 +217,7 @@ CORRUPTIONS = [
         ("epoch.begin", NEGATIVE, "Epoch.Begin", has("proposal")),
         ("epoch.create_revision", NEGATIVE, "Epoch.CreateRevision", has("proposal")),
     ),
+    *header_of("protocol.ReplicateResponse"),
     *on(
         "protocol.ReplicateResponse",
         ("status", UNKNOWN_STATUS, "Status"),

@@ -272,6 +272,11 @@ def test_only_the_first_message_of_an_append_says_how_to_append(field: dict[str,
     validate(message)
 
 
+@pytest.mark.parametrize(("offset", "end"), [(100, 100), (100, 0), (-1, 0), (-1, 1), (0, 1)])
+def test_a_read_may_end_where_it_begins_or_never(offset: int, end: int) -> None:
+    validate(pb.ReadRequest(journal="acme/orders", offset=offset, end_offset=end))
+
+
 def test_the_log_of_hints_is_not_repeated_in_their_segments() -> None:
     segment = recorded_op_pb2.Segment(author=1, first_seq_no=1, last_seq_no=1, log="acme/log")
     hints = recorded_op_pb2.FSMHints(
