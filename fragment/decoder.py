@@ -28,9 +28,10 @@ UNIT_BYTES_MAX = 1 << 20
 share the interpreter do not spend their time handing it to and fro."""
 
 ZSTD_WINDOW_BYTES_MAX = 128 << 20
-"""As much as the zstd program grants without being told to: what a hostile frame can make us set aside."""
+"""What a hostile frame can make us set aside, and as much as the zstd program grants without being told to."""
 ZSTD_MAGIC = 0xFD2FB528
 ZSTD_BLOCK_BYTES_MAX = 1 << 17
+"""Of content. The library refuses larger ones."""
 
 GZIP_MAGIC = b"\x1f\x8b\x08"
 """With the only method there is, to be less often mistaken about content that was stored as it is."""
@@ -116,7 +117,7 @@ class OffloadDecoder:
             self._decoder.feed(data)
             return
         self._first += bytes(data)
-        if len(self._first) >= len(GZIP_MAGIC) or not GZIP_MAGIC.startswith(self._first):
+        if len(self._first) >= len(GZIP_MAGIC):
             self._decide()
 
     def read(self, limit: int) -> bytes:
@@ -138,6 +139,9 @@ class GzipDecoder:
         self._input = bytearray()
         self._member: igzip_lib.IgzipDecompressor | None = None
         self._input_bytes = _GZIP_INPUT_BYTES_FIRST
+        # How much of the input's beginning the member has been given. It stays there, since the member may end
+        # within it, and that only shows when all of its content has been taken.
+        self._given = 0
 
     def feed(self, data: bytes | memoryview) -> None:
         self._input += data
@@ -177,7 +181,10 @@ class GzipDecoder:
         assert self._member is not None
         packed = b""
         if self._member.needs_input:
-            packed = bytes(self._input[: self._input_bytes])
+            del self._input[: self._given]
+            with memoryview(self._input) as held:
+                packed = bytes(held[: self._input_bytes])
+            self._given = len(packed)
             if not packed:
                 return None
             self._input_bytes = min(2 * self._input_bytes, _GZIP_INPUT_BYTES_MAX)
@@ -185,11 +192,9 @@ class GzipDecoder:
             piece = self._member.decompress(packed, limit)
         except igzip_lib.IsalError as error:  # type: ignore[misc]  # its stub declares it as an instance
             raise CorruptError(f"is not gzip: {error}") from error
-        used = len(packed)
         if self._member.eof:
-            used -= len(self._member.unused_data)
-            self._member = None
-        del self._input[:used]
+            del self._input[: self._given - len(self._member.unused_data)]
+            self._member, self._given = None, 0
         return piece
 
 
@@ -294,8 +299,6 @@ class ZstdDecoder:
         length = 3 + (1 if kind == 1 else size) + (4 if is_last and self._has_checksum else 0)
         if len(self._input) < at + 3:
             return 0, False
-        if kind == 3 or size > ZSTD_BLOCK_BYTES_MAX:
-            raise CorruptError("is not zstandard: a block of a kind or size that the format does not have")
         return (length, is_last) if len(self._input) >= at + length else (0, False)
 
     def _decompress(self, length: int) -> zstandard.ZstdDecompressionObj:

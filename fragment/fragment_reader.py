@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fragment.decoder import UNIT_BYTES_MAX, decoder_of
+from fragment.stores.blob_store import BlobStore
 from fragment.zstd_frames import TAIL_BYTES, SeekTable, parse_tail, tail_bytes
 from protocol.codec import CompressionCodec
 from protocol.errors import CorruptError, InvariantError, ValidationError
@@ -44,6 +45,20 @@ class ByteSource(Protocol):
     def open(self, offset: int, length: int | None) -> AsyncGenerator[bytes, None]:
         """The bytes from `offset` on, as many as asked for or to the object's end, in chunks of bounded size."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """The ``ByteSource`` of an object in a BlobStore."""
+
+    store: BlobStore
+    path: str
+
+    async def size(self) -> int:
+        return await self.store.size(self.path)
+
+    def open(self, offset: int, length: int | None) -> AsyncGenerator[bytes, None]:
+        return self.store.get(self.path, offset, length)
 
 
 class BlockingSource(Protocol):
@@ -216,8 +231,8 @@ def _extract(fragment: Fragment, begin: int, end: int, table: SeekTable | None) 
         return Extract(0, None, fragment.begin, end)
     frames = table.covering(begin - fragment.begin, end - fragment.begin)
     first, last = frames[0], frames[-1]
-    is_to_the_end = last.end == fragment.content_length
-    length = None if is_to_the_end else last.packed_end - first.packed_begin
+    # That nothing follows the last frame is known from the table, which accounts for the whole object.
+    length = last.packed_end - first.packed_begin
     return Extract(first.packed_begin, length, fragment.begin + first.begin, fragment.begin + last.end)
 
 

@@ -19,7 +19,6 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 from urllib.parse import unquote
-from xml.etree import ElementTree
 
 from azure.core.credentials import AzureNamedKeyCredential
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError, ResourceNotFoundError
@@ -31,6 +30,7 @@ from azure.storage.blob.aio import BlobServiceClient, LinearRetry
 from fragment.stores.blob_store import Batch, Fault, ListedObject, StoreDeniedError
 from fragment.stores.bucket import TransferSizes
 from fragment.stores.file_range import FileRange
+from fragment.stores.listing_page import Fields, parse_page
 from protocol.fragment_store import FragmentStore
 
 # A block is held in memory, one at a time for each upload. 50,000 of them make the largest blob: 390 GiB.
@@ -113,7 +113,7 @@ class AzureContainer:
         while True:
             async with self._streamed(self._container.url, params=params) as response:
                 body = await response.read()
-            page, marker = await asyncio.to_thread(_parse_page, body)
+            page, marker = await asyncio.to_thread(_parse_page, body, len(prefix))
             yield page
             if not marker:
                 return
@@ -164,10 +164,11 @@ class AzureContainer:
 
     def fault(self, error: Exception) -> Fault | None:
         match error:
+            # Also of the identity service, and where there is no identity to ask for at all.
+            case ClientAuthenticationError():
+                return Fault(error.status_code or 401, _error_code(error))
             case HttpResponseError():
                 return Fault(error.status_code, _error_code(error))
-            case ClientAuthenticationError():
-                return Fault(401, "ClientAuthenticationError")
             case AzureError() | OSError():
                 return Fault(None, type(error).__name__)
             case _:
@@ -257,18 +258,13 @@ def _error_code(error: HttpResponseError) -> str:
     return str(headers.get("x-ms-error-code") or error.reason or type(error).__name__)
 
 
-def _parse_page(body: bytes) -> tuple[Batch, str]:
+def _parse_page(body: bytes, prefix_length: int) -> tuple[Batch, str]:
     """The blobs of a page, and the marker that asks for the next one."""
-    root = ElementTree.fromstring(body)
-    page = []
-    for blob in root.iterfind("Blobs/Blob"):
-        name = blob.find("Name")
-        modified = blob.findtext("Properties/Last-Modified")
-        assert name is not None
-        assert modified is not None
-        path = name.text or ""
-        if name.get("Encoded") == "true":
-            path = unquote(path)
-        size = int(blob.findtext("Properties/Content-Length") or 0)
-        page.append(ListedObject(path, int(parsedate_to_datetime(modified).timestamp()), size))
-    return page, root.findtext("NextMarker") or ""
+
+    def listed(fields: Fields) -> ListedObject:
+        name = unquote(fields["Name"]) if fields.get("Name@Encoded") == "true" else fields["Name"]
+        modified = parsedate_to_datetime(fields["Last-Modified"])
+        return ListedObject(name[prefix_length:], int(modified.timestamp()), int(fields["Content-Length"]))
+
+    page, beside = parse_page(body, "EnumerationResults", "Blob", listed)
+    return page, beside.get("NextMarker", "")

@@ -49,7 +49,8 @@ class BlobStore(Protocol):
         """Store the first `size` bytes of a file, given by its path or by a descriptor open for reading.
 
         The object appears whole or not at all, and replaces one of the same name: names are made from content,
-        so two writers of one name write the same. The file must not change before this returns.
+        so two writers of one name write the same. The file must not change before this returns. One that cannot be
+        opened raises an ``OSError``; one that is too short, a ``CorruptError``.
         """
         ...
 
@@ -77,6 +78,10 @@ class StoreDeniedError(UnavailableError):
 
     A broker that is exiting takes its fragments to the next store of the journal on this error, and on no other.
     """
+
+
+class StoreClosedError(UnavailableError):
+    """This opening of the store has ended, for want of use. The store itself may be well."""
 
 
 @dataclass(frozen=True, slots=True)

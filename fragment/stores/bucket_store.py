@@ -16,7 +16,7 @@ from types import TracebackType
 
 from prometheus_client import Counter, Histogram
 
-from fragment.stores.blob_store import Batch, BlobNotFoundError, Fault, ListedObject, StoreDeniedError, error_of
+from fragment.stores.blob_store import Batch, BlobNotFoundError, Fault, StoreClosedError, StoreDeniedError, error_of
 from fragment.stores.bucket import SIGNED_S_MAX, Bucket
 from fragment.stores.file_range import FileRange
 from protocol.errors import CorruptError, GazetteError, UnavailableError, ValidationError
@@ -65,8 +65,6 @@ class BucketStore:
         self._store = store
         self._bucket = bucket
         self._deadlines = deadlines or Deadlines()
-        # Arguments are judged when a store is opened, so that one with unknown arguments does not open.
-        store.arguments()
 
     async def exists(self, path: str) -> bool:
         return await self._size("exists", path) is not None
@@ -97,7 +95,7 @@ class BucketStore:
 
     async def put(self, path: str, source: Path | int, *, size: int, content_encoding: str | None = None) -> None:
         with _Operation(self, "put", path) as operation:
-            descriptor = await asyncio.to_thread(_opened, source)
+            descriptor = _opened(source)
             file = FileRange(descriptor, 0, size)
             try:
                 async with operation.waiting(self._deadlines.of_put(size)):
@@ -111,21 +109,16 @@ class BucketStore:
         PUT_BYTES.labels(self.label, content_encoding or "").inc(size)
 
     async def list(self, prefix: str) -> AsyncGenerator[Batch, None]:
-        key = self._store.object_key(prefix)
         found = 0
         with _Operation(self, "list", prefix) as operation:
-            async with aclosing(self._bucket.pages(key)) as pages:
+            async with aclosing(self._bucket.pages(self._store.object_key(prefix))) as pages:
                 while True:
                     async with operation.waiting(self._deadlines.request_s):
                         page = await anext(pages, None)
                     if page is None:
                         break
                     # A key that ends in a slash is a folder, as made by consoles and some tools.
-                    batch = [
-                        ListedObject(listed[len(key) :], mod_time, size)
-                        for listed, mod_time, size in page
-                        if not listed.endswith("/")
-                    ]
+                    batch = [listed for listed in page if listed.path and not listed.path.endswith("/")]
                     found += len(batch)
                     yield batch
         LISTED.labels(self.label).observe(found)
@@ -153,7 +146,10 @@ class BucketStore:
 
 
 def _opened(source: Path | int) -> int:
-    """A descriptor of our own, so that a caller who gives up may close theirs."""
+    """A descriptor of our own, so that a caller who gives up may close theirs.
+
+    Not in a thread: spools are on a local disk, and what a thread opens after a cancellation nobody would close.
+    """
     return os.dup(source) if isinstance(source, int) else os.open(source, os.O_RDONLY | os.O_CLOEXEC)
 
 
@@ -168,7 +164,7 @@ class _Operation:
 
     def __enter__(self) -> _Operation:
         if self._store.closed:
-            raise UnavailableError(f"{self._store.name} was closed because nothing used it: open it again")
+            raise StoreClosedError(f"{self._store.name} was closed because nothing used it: open it again")
         self._store.operations += 1
         return self
 

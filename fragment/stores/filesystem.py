@@ -14,7 +14,7 @@ import stat
 import threading
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -31,7 +31,7 @@ PARTIAL = ".partial-"
 """Files that are being written begin with this, here as in Gazette."""
 _COPY_BYTES = 1024 * 1024
 _THREADS_MAX = 8
-# A disk or mount that says one of these needs an operator, who may be nobody else than the one who mounted it.
+# Only an operator can change these.
 _REFUSALS = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
@@ -58,7 +58,12 @@ class Folder:
         return found.st_size if stat.S_ISREG(found.st_mode) else None
 
     async def read(self, key: str, offset: int, length: int | None) -> AsyncGenerator[bytes, None]:
-        descriptor = await self._run(self._open, self._file(key))
+        opening = self._threads.submit(self._open, self._file(key))
+        try:
+            descriptor = await asyncio.wrap_future(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_opened)
+            raise
         try:
             end = None if length is None else offset + length
             while end is None or offset < end:
@@ -81,7 +86,7 @@ class Folder:
             raise
 
     async def pages(self, prefix: str) -> AsyncGenerator[Batch, None]:
-        found = _find(self._file(self._base), self._file(prefix), prefix)
+        found = _find(self._file(self._base), self._file(prefix))
 
         def next_page() -> Batch:
             return list(islice(found, self._page_keys))
@@ -176,6 +181,12 @@ def _check_inside(path: str) -> None:
         )
 
 
+def _close_opened(opening: Future[int]) -> None:
+    """A file on a slow mount may be opened after nobody waits for it any more."""
+    if not opening.cancelled() and not opening.exception():
+        os.close(opening.result())
+
+
 def _copy(source: FileRange, descriptor: int, given_up: threading.Event) -> None:
     with open(descriptor, "wb", buffering=0, closefd=False) as file:
         while not given_up.is_set() and (piece := source.read(_COPY_BYTES)):
@@ -192,31 +203,32 @@ def _sync_folder(folder: str) -> None:
         os.close(descriptor)
 
 
-def _find(base: str, start: str, prefix: str) -> Iterator[ListedObject]:
-    """The files whose path begins with `start`, which is where the keys that begin with `prefix` are."""
+def _find(base: str, start: str) -> Iterator[ListedObject]:
+    """The files whose path begins with `start`, by what comes after that."""
     if not os.path.isdir(base):
         raise NoBaseFolderError(errno.ENOENT, "the folder of the store does not exist")
     # A prefix may end within a name: rewriting can turn the slash at its end into something else.
     folder, _, stem = start.rpartition("/")
-    pending = [(folder, prefix.rpartition("/")[0] + "/", stem)]
+    pending = [(folder, "", stem)]
     while pending:
-        folder, key, stem = pending.pop()
+        folder, path, stem = pending.pop()
         # A folder may be gone by now, and a journal without fragments never had one.
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
             for entry in entries:
                 if not entry.name.startswith(stem) or entry.name.startswith(PARTIAL):
                     continue
+                name = path + entry.name[len(stem) :]
                 if entry.is_dir(follow_symlinks=False):
-                    pending.append((entry.path, f"{key}{entry.name}/", ""))
-                elif found := _listed(entry, key):
+                    pending.append((entry.path, f"{name}/", ""))
+                elif found := _listed(entry, name):
                     yield found
 
 
-def _listed(entry: os.DirEntry[str], key: str) -> ListedObject | None:
+def _listed(entry: os.DirEntry[str], path: str) -> ListedObject | None:
     try:
         if not entry.is_file():
             return None
         found = entry.stat()
     except FileNotFoundError:
         return None
-    return ListedObject(key + entry.name, int(found.st_mtime), found.st_size)
+    return ListedObject(path, int(found.st_mtime), found.st_size)

@@ -21,7 +21,7 @@ import aiohttp
 from gcsfs.core import GCSFileSystem  # type: ignore[import-untyped]
 from gcsfs.retry import HttpError, NonRetryableError  # type: ignore[import-untyped]
 from google.auth.credentials import AnonymousCredentials, Signing
-from google.auth.exceptions import GoogleAuthError
+from google.auth.exceptions import GoogleAuthError, TransportError
 from google.cloud import storage  # type: ignore[import-untyped]
 from yarl import URL
 
@@ -115,7 +115,7 @@ class GcsBucket:
         }
         while True:
             answer = await self._answer("GET", self._objects, params=params)
-            page, token = await asyncio.to_thread(_parse_page, answer)
+            page, token = await asyncio.to_thread(_parse_page, answer, len(prefix))
             yield page
             if not token:
                 return
@@ -134,15 +134,16 @@ class GcsBucket:
 
     def _signed(self, key: str, ttl_s: float) -> str:
         credentials = self._file_system.credentials.credentials
-        if credentials is None:
-            raise StoreDeniedError("nobody can sign URLs without credentials: set GOOGLE_APPLICATION_CREDENTIALS")
         by_google = {}
         if not isinstance(credentials, Signing):
             # Without a private key (workload identity) Google's IAM service signs for the account, if it may.
-            by_google = {
-                "service_account_email": getattr(credentials, "service_account_email", None),
-                "access_token": credentials.token,
-            }
+            account = getattr(credentials, "service_account_email", None)
+            if account is None:
+                raise StoreDeniedError(
+                    f"gs://{self._bucket} could not sign: these credentials are not of a service account; "
+                    "set GOOGLE_APPLICATION_CREDENTIALS to the file of a service account's key"
+                )
+            by_google = {"service_account_email": account, "access_token": credentials.token}
         url: str = self._signer.blob(key).generate_signed_url(
             version="v4",
             expiration=timedelta(seconds=ttl_s),
@@ -159,8 +160,12 @@ class GcsBucket:
         match error:
             case AnswerError():
                 return Fault(error.status, error.code)
-            # What gcsfs makes of a token that cannot be renewed.
-            case GoogleAuthError() | HttpError() | NonRetryableError():
+            # What gcsfs makes of a token that is not renewed, be it for a reason that lasts or not.
+            case HttpError() | GoogleAuthError():
+                cause = error.__cause__ or error
+                passing = isinstance(cause, TransportError) or getattr(cause, "retryable", False)
+                return Fault(None if passing else 401, type(cause).__name__)
+            case NonRetryableError():
                 return Fault(401, type(error).__name__)
             case aiohttp.ClientError() | OSError():
                 return Fault(None, type(error).__name__)
@@ -239,12 +244,13 @@ def _signer(file_system: GCSFileSystem, bucket: str) -> Any:
     return storage.Client(project=file_system.project or "none", credentials=credentials).bucket(bucket)
 
 
-def _parse_page(body: bytes) -> tuple[Batch, str]:
+def _parse_page(body: bytes, prefix_length: int) -> tuple[Batch, str]:
+    """The objects of a page, and the token that asks for the next one."""
     answer = json.loads(body)
-    page = [
-        ListedObject(item["name"], int(datetime.fromisoformat(item["updated"]).timestamp()), int(item["size"]))
-        for item in answer.get("items", ())
-    ]
+    page = []
+    for item in answer.get("items", ()):
+        modified = datetime.fromisoformat(item["updated"])
+        page.append(ListedObject(item["name"][prefix_length:], int(modified.timestamp()), int(item["size"])))
     return page, answer.get("nextPageToken", "")
 
 

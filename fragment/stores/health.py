@@ -16,7 +16,7 @@ from random import Random
 import aiohttp
 from prometheus_client import Counter
 
-from fragment.stores.blob_store import BlobStore
+from fragment.stores.blob_store import BlobStore, StoreClosedError
 from protocol.errors import GazetteError, UnavailableError
 
 log = logging.getLogger(__name__)
@@ -89,9 +89,10 @@ class StoreHealth:
         self._sleep = sleep
         self._check = check or check_store
         self._checked = asyncio.Event()
+        self._store: BlobStore | None = None
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Until it is cancelled, or the store is closed for want of use: a check is none."""
         failures = 0
         try:
             while True:
@@ -100,8 +101,10 @@ class StoreHealth:
                 self._log(problem)
                 self._tell(Health(self.current.checks + 1, problem, is_final))
                 await self._sleep(next_check_s(failures, self._random.random()))
+        except StoreClosedError:
+            return
         finally:
-            self._tell(Health(self.current.checks, "health checks have ended: open the store again", is_final=True))
+            self._tell(Health(self.current.checks, "health checks have ended: ask for the store again", is_final=True))
 
     async def wait_next(self) -> Health:
         """What the next check finds, however long that takes; what is final, at once."""
@@ -129,15 +132,17 @@ class StoreHealth:
 
     async def _problem(self) -> tuple[str | None, bool]:
         try:
-            store = await self._open_store()
+            self._store = self._store or await self._open_store()
         except GazetteError as error:
             CHECKS.labels(self._label, "not_opened").inc()
             return str(error), True
         try:
             async with asyncio.timeout(CHECK_S_MAX):
-                await self._check(store)
+                await self._check(self._store)
         except TimeoutError:
             problem = f"a check took longer than {CHECK_S_MAX} s"
+        except StoreClosedError:
+            raise
         except GazetteError as error:
             problem = str(error)
         else:

@@ -32,7 +32,7 @@ class MemoryBucket:
 
     async def pages(self, prefix: str) -> AsyncGenerator[Batch, None]:
         found = [
-            ListedObject(key, mod_time, len(content))
+            ListedObject(key[len(prefix) :], mod_time, len(content))
             for key, (content, mod_time) in self.objects.items()
             if key.startswith(prefix)
         ]

@@ -13,32 +13,32 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from datetime import datetime
+from functools import cache
 from typing import Any
 from urllib.parse import unquote_plus
-from xml.etree import ElementTree
 
 import aiohttp
+from aiobotocore.session import AioSession  # type: ignore[import-untyped]
 from botocore.exceptions import (  # type: ignore[import-untyped]
     BotoCoreError,
     ClientError,
-    CredentialRetrievalError,
     NoCredentialsError,
     PartialCredentialsError,
     ProfileNotFound,
-    TokenRetrievalError,
 )
+from botocore.loaders import Loader, create_loader  # type: ignore[import-untyped]
 from s3fs import S3FileSystem  # type: ignore[import-untyped]
 
 from fragment.stores.blob_store import Batch, Fault, ListedObject, StoreDeniedError
 from fragment.stores.bucket import CHUNK_BYTES, TransferSizes
 from fragment.stores.file_range import FileRange
+from fragment.stores.listing_page import Fields, parse_page
 from protocol.fragment_store import FragmentStore, StoreArguments
 
 # S3 takes 5 GiB in one request, and 10,000 parts.
 SIZES = TransferSizes(single_put_bytes_max=5 * 1024**3, part_bytes=64 * 1024**2)
 _PARTS_MAX = 10_000
 _ABORT_S = 10
-_NOT_OURS = (CredentialRetrievalError, NoCredentialsError, PartialCredentialsError, TokenRetrievalError)
 
 
 class S3Bucket:
@@ -53,7 +53,8 @@ class S3Bucket:
         self._bucket = bucket
         self._put_arguments = _put_arguments(arguments)
         self._sizes = sizes
-        file_system.s3.meta.events.register("before-parse.s3.ListObjectsV2", _keep_page)
+        # Before the handlers of botocore, of which one parses the page as well.
+        file_system.s3.meta.events.register_first("before-parse.s3.ListObjectsV2", _keep_page)
 
     async def size(self, key: str) -> int | None:
         try:
@@ -113,7 +114,7 @@ class S3Bucket:
         following: dict[str, str] = {}
         while True:
             answer = await self._call("list_objects_v2", Prefix=prefix, MaxKeys=self._sizes.page_keys, **following)
-            page, token = await asyncio.to_thread(_parse_page, answer["Page"])
+            page, token = await asyncio.to_thread(_parse_page, answer["Page"], len(prefix))
             yield page
             if not token:
                 return
@@ -136,7 +137,7 @@ class S3Bucket:
         if isinstance(answered, ClientError):
             response = answered.response
             return Fault(response["ResponseMetadata"]["HTTPStatusCode"], response["Error"]["Code"])
-        if isinstance(error, _NOT_OURS):
+        if isinstance(error, NoCredentialsError | PartialCredentialsError):
             return Fault(401, type(error).__name__)
         if isinstance(error, BotoCoreError | aiohttp.ClientError | OSError):
             return Fault(None, type(error).__name__)
@@ -150,7 +151,10 @@ class S3Bucket:
 def open_s3(store: FragmentStore, sizes: TransferSizes = SIZES) -> S3Bucket:
     """To be called in a thread: botocore reads megabytes of models, which takes a tenth of a second."""
     arguments = store.arguments()
+    session = AioSession(profile=arguments.profile or None)
+    session.register_component("data_loader", _models())
     file_system = S3FileSystem(
+        session=session,
         asynchronous=True,
         use_listings_cache=False,
         skip_instance_cache=True,
@@ -166,11 +170,11 @@ def open_s3(store: FragmentStore, sizes: TransferSizes = SIZES) -> S3Bucket:
             "response_checksum_validation": "when_required",
             # Signed URLs of the older form are refused by the newer regions.
             "signature_version": "s3v4",
-            "retries": {"mode": "standard", "max_attempts": 3},
+            # Once more, as a connection that was kept may be closed by now. Who needs more tries again with a pause.
+            "retries": {"mode": "standard", "max_attempts": 2},
             "max_pool_connections": 64,
             "read_timeout": 60,
         },
-        **({"profile": arguments.profile} if arguments.profile else {}),
     )
     # botocore tries again by itself; twice over would only outlast the deadline.
     file_system.retries = 1
@@ -184,6 +188,12 @@ def open_s3(store: FragmentStore, sizes: TransferSizes = SIZES) -> S3Bucket:
             "add it to the AWS configuration, or correct the store's profile argument"
         ) from error
     return S3Bucket(file_system, store.host, arguments, sizes)
+
+
+@cache
+def _models() -> Loader:
+    """What botocore knows of S3, once for all stores: ten megabytes."""
+    return create_loader()
 
 
 def _put_arguments(arguments: StoreArguments) -> dict[str, str]:
@@ -204,28 +214,14 @@ def _keep_page(response_dict: dict[str, Any], customized_response_dict: dict[str
         response_dict["body"] = b""
 
 
-def _parse_page(body: bytes) -> tuple[Batch, str]:
+def _parse_page(body: bytes, prefix_length: int) -> tuple[Batch, str]:
     """The objects of a page, and the token that asks for the next one."""
-    page: Batch = []
-    token = ""
-    escaped = False
-    for child in ElementTree.fromstring(body):
-        match _name(child):
-            case "Contents":
-                fields = {_name(field): field.text or "" for field in child}
-                modified = int(datetime.fromisoformat(fields["LastModified"]).timestamp())
-                page.append(ListedObject(fields["Key"], modified, int(fields["Size"])))
-            case "NextContinuationToken":
-                token = child.text or ""
-            case "EncodingType":
-                escaped = child.text == "url"
-            case _:
-                pass
-    if escaped:
-        page = [listed._replace(path=unquote_plus(listed.path)) for listed in page]
-    return page, token
+    # Asked for by botocore, for keys that XML cannot say; not every server does it.
+    unescaped = unquote_plus if b"<EncodingType>url<" in body else str
 
+    def listed(fields: Fields) -> ListedObject:
+        modified = datetime.fromisoformat(fields["LastModified"])
+        return ListedObject(unescaped(fields["Key"])[prefix_length:], int(modified.timestamp()), int(fields["Size"]))
 
-def _name(element: ElementTree.Element) -> str:
-    """Without its namespace, which not every server gives."""
-    return element.tag.rpartition("}")[2]
+    page, beside = parse_page(body, "ListBucketResult", "Contents", listed)
+    return page, beside.get("NextContinuationToken", "")

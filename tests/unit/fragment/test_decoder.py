@@ -21,6 +21,7 @@ from tests.support.coding import CODECS, decoded, json_lines
 
 MIB = 1 << 20
 TEXT = json_lines(150_000)
+ZEROS = bytes(300_000)
 ZSTD, GZIP, SNAPPY = CompressionCodec.ZSTANDARD, CompressionCodec.GZIP, CompressionCodec.SNAPPY
 OFFLOAD = CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION
 IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
@@ -54,6 +55,7 @@ UNPACKABLE = bytes(cramjam.snappy.compress(zlib.compress(TEXT)))
 THEIRS = {
     "gzip, several members": (GZIP, gzip.compress(TEXT[:1000]) + gzip.compress(TEXT[1000:]), TEXT),
     "gzip, an empty member": (GZIP, gzip.compress(b"") + gzip.compress(TEXT) + gzip.compress(b""), TEXT),
+    "gzip, members that pack well": (GZIP, 3 * gzip.compress(bytes(100_000)) + gzip.compress(b"tail"), ZEROS + b"tail"),
     "gzip, every header field": (GZIP, gzip_with_every_field(TEXT) + gzip_with_every_field(b"tail"), TEXT + b"tail"),
     "offload, still packed": (OFFLOAD, gzip.compress(TEXT), TEXT),
     "offload, unpacked by its store": (OFFLOAD, TEXT, TEXT),
@@ -63,6 +65,7 @@ THEIRS = {
     "zstandard, no size": (ZSTD, zstd_without_size(TEXT), TEXT),
     "zstandard, no size but a sum": (ZSTD, zstd_without_size(TEXT, checksum=True), TEXT),
     "zstandard, several frames": (ZSTD, zstd_without_size(TEXT[:7]) + zstandard.compress(TEXT[7:]), TEXT),
+    "zstandard, frames that pack well": (ZSTD, 3 * zstandard.compress(bytes(100_000)), ZEROS),
     "zstandard, an empty frame": (ZSTD, zstandard.compress(b"") + zstandard.compress(TEXT), TEXT),
     "zstandard, things to skip": (
         ZSTD,
@@ -71,6 +74,7 @@ THEIRS = {
     ),
     "zstandard, unpackable": (ZSTD, zstandard.compress(zlib.compress(TEXT)), zlib.compress(TEXT)),
     "zstandard, one repeated byte": (ZSTD, zstandard.compress(bytes(MIB)), bytes(MIB)),
+    "snappy, streams that pack well": (SNAPPY, 3 * bytes(cramjam.snappy.compress(bytes(100_000))), ZEROS),
     "snappy": (SNAPPY, IDENTIFIER + SNAPPED, TEXT),
     "snappy, unpackable": (SNAPPY, UNPACKABLE, zlib.compress(TEXT)),
     "snappy, two streams in one": (SNAPPY, IDENTIFIER + SNAPPED + IDENTIFIER + SNAPPED, TEXT + TEXT),
@@ -83,7 +87,7 @@ THEIRS = {
 
 
 @pytest.mark.parametrize("name", THEIRS)
-@pytest.mark.parametrize(("chunk_bytes", "limit"), [(1 << 20, 1 << 20), (1000, 4096), (1, 50_000)])
+@pytest.mark.parametrize(("chunk_bytes", "limit"), [(1 << 20, 1 << 20), (1 << 20, 999), (1000, 4096), (1, 50_000)])
 def test_what_others_write_is_read(name: str, chunk_bytes: int, limit: int) -> None:
     codec, packed, content = THEIRS[name]
     assert decoded(codec, packed, chunk_bytes, limit) == content
@@ -155,6 +159,13 @@ def test_what_does_not_hold_up_is_corrupt(name: str, chunk_bytes: int) -> None:
     codec, packed = CORRUPT[name]
     with pytest.raises(CorruptError):
         decoded(codec, packed, chunk_bytes)
+
+
+def test_a_snappy_chunk_that_is_too_long_is_not_waited_for() -> None:
+    decoder = decoder_of(SNAPPY)
+    decoder.feed(IDENTIFIER + b"\x00\xff\xff\xff")
+    with pytest.raises(CorruptError):
+        decoder.read(1)
 
 
 def test_nothing_is_read_without_a_codec() -> None:

@@ -20,15 +20,20 @@ from fragment.fragment_reader import (
     BATCH_BYTES,
     STEP_BYTES_MAX,
     FragmentContent,
+    StoredObject,
     read,
     read_blocking,
     seek_table,
     seek_table_blocking,
 )
+from fragment.stores.blob_store import BlobNotFoundError
+from fragment.stores.bucket_store import BucketStore
+from fragment.stores.memory import MemoryBucket
 from fragment.zstd_frames import parse_tail
 from protocol.codec import CompressionCodec
 from protocol.errors import CorruptError, InvariantError, UnavailableError
 from protocol.fragment import NO_SUM, Fragment
+from protocol.fragment_store import FragmentStore
 from tests.support.coding import (
     CODECS,
     MemoryBlockingSource,
@@ -194,6 +199,17 @@ async def test_nothing_is_asked_of_the_store_for_no_bytes() -> None:
     empty = Fragment("acme/orders", 7, 7, NO_SUM, ZSTD)
     assert [piece async for piece in read(empty, source, 7, 7)] == []
     assert source.opened == []
+
+
+async def test_an_object_in_a_store_is_a_source() -> None:
+    fragment, bucket = fragment_of(LARGE, ZSTD, BEGIN), MemoryBucket()
+    store = BucketStore(FragmentStore.parse("s3://bucket/prefix/"), bucket)
+    bucket.objects["prefix/" + fragment.content_path] = (large_packed(ZSTD), 0)
+    source = StoredObject(store, fragment.content_path)
+    begin = BEGIN + 12 * MIB
+    assert b"".join([piece async for piece in read(fragment, source, begin, fragment.end)]) == LARGE[12 * MIB :]
+    with pytest.raises(BlobNotFoundError):
+        await anext(read(fragment, StoredObject(store, "elsewhere"), begin, fragment.end))
 
 
 async def test_raw_bytes_are_fetched_by_range() -> None:

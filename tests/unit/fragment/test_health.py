@@ -23,6 +23,7 @@ from fragment.stores.health import (
     next_check_s,
 )
 from fragment.stores.memory import MemoryBucket
+from fragment.stores.open_stores import OpenStores, StoreSettings
 from protocol.errors import UnavailableError, ValidationError
 from protocol.fragment_store import FragmentStore
 from tests.support.faulty_store import FaultyStore
@@ -180,6 +181,23 @@ async def test_nobody_waits_for_a_store_that_cannot_be_opened(store: FaultyStore
         await checked.wait()
         assert health.current.is_healthy
         running.cancel()
+
+
+async def test_checks_do_not_keep_a_store_open_that_nobody_uses(bucket: MemoryBucket) -> None:
+    stores = OpenStores(StoreSettings(), open_bucket=lambda *_: bucket)
+    clock = Clock()
+    health = health_of(lambda: stores.open("s3://bucket/"), clock)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(health.run())
+        assert (await health.wait_first()).is_healthy
+        await stores.sweep()
+        clock.turn()
+        assert (await health.wait_next()).is_healthy
+        await stores.sweep()
+        clock.turn()
+        ended = await health.wait_next()
+    assert ended.is_final
+    assert "have ended" in str(ended.problem)
 
 
 async def test_a_check_that_hangs_is_given_up(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:

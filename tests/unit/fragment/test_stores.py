@@ -14,18 +14,38 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from aiohttp import ServerDisconnectedError
+from azure.core.exceptions import ClientAuthenticationError, HttpResponseError, ServiceRequestError
+from botocore.exceptions import (  # type: ignore[import-untyped]
+    ClientError,
+    EndpointConnectionError,
+    NoCredentialsError,
+)
+from gcsfs.retry import HttpError  # type: ignore[import-untyped]
+from google.auth.exceptions import RefreshError, TransportError
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import REGISTRY
+from s3fs.errors import translate_boto_error  # type: ignore[import-untyped]
 
-from fragment.stores.azure import DelegationKey
-from fragment.stores.blob_store import BlobNotFoundError, BlobStore, Fault, StoreDeniedError, error_of
+from fragment.stores.azure import AzureContainer, DelegationKey
+from fragment.stores.blob_store import (
+    BlobNotFoundError,
+    BlobStore,
+    Fault,
+    ListedObject,
+    StoreDeniedError,
+    error_of,
+)
 from fragment.stores.bucket import Bucket
 from fragment.stores.bucket_store import BucketStore, Deadlines
 from fragment.stores.file_range import FileRange, ShortFileError
 from fragment.stores.filesystem import Folder
+from fragment.stores.gcs import AnswerError, GcsBucket, open_gcs
+from fragment.stores.listing_page import BrokenPageError, Fields, parse_page
 from fragment.stores.memory import MemoryBucket
 from fragment.stores.open_stores import OpenStores, StoreSettings, open_bucket_of
+from fragment.stores.s3 import S3Bucket
 from protocol.errors import GazetteError, UnavailableError, ValidationError
 from protocol.fragment_store import FragmentStore
 from tests.support.golden import Case, case_id, cases
@@ -282,6 +302,30 @@ async def test_links_are_followed_except_into_folders_while_listing(tmp_path: Pa
     assert await store.size("acme/linked") == 5
 
 
+async def test_a_file_that_opens_after_nobody_waits_for_it_is_closed(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "hangs")
+    store = BucketStore(FragmentStore.parse("file:///"), Folder(tmp_path, "/"), Deadlines(request_s=0.01))
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(UnavailableError, match="did not get"):
+        await anext(store.get("hangs"))
+    os.close(await asyncio.to_thread(os.open, tmp_path / "hangs", os.O_WRONLY))
+    async with asyncio.timeout(10):
+        while set(os.listdir("/proc/self/fd")) != before:  # noqa: ASYNC110 -- nothing tells
+            await asyncio.sleep(0.001)
+    await store.close()
+
+
+async def test_google_without_an_account_cannot_sign() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:1")
+        bucket = await asyncio.to_thread(
+            open_gcs, FragmentStore.parse("gs://bucket/"), {"STORAGE_EMULATOR_HOST": "http://127.0.0.1:1"}
+        )
+        with pytest.raises(StoreDeniedError, match="GOOGLE_APPLICATION_CREDENTIALS"):
+            await BucketStore(FragmentStore.parse("gs://bucket/"), bucket).sign_get("x", 60)
+        await bucket.close()
+
+
 @pytest.mark.parametrize(
     ("error", "fault"),
     [
@@ -340,6 +384,79 @@ def test_a_listing_of_many_files_is_no_work_for_the_event_loop(tmp_path: Path) -
         return longest
 
     assert asyncio.run(longest_turn_s()) < 0.05
+
+
+# Object stores, without their servers.
+
+
+def s3_answer(status: int, code: str) -> Exception:
+    """As s3fs raises it: an error of the operating system because of an answer."""
+    response = {"ResponseMetadata": {"HTTPStatusCode": status}, "Error": {"Code": code, "Message": "https://secret"}}
+    return translate_boto_error(ClientError(response, "GetObject"))  # type: ignore[no-any-return]
+
+
+def azure_answer(status: int, code: str) -> Exception:
+    error = HttpResponseError("https://secret")
+    error.status_code = status
+    error.reason = code
+    return error
+
+
+def refreshed(retryable: bool) -> Exception:
+    error = HttpError({"code": 401, "message": "Invalid Credentials"})
+    error.__cause__ = RefreshError("secret", retryable=retryable)  # type: ignore[no-untyped-call]
+    return error  # type: ignore[no-any-return]
+
+
+FAULTS: list[tuple[type[Bucket], Exception, Fault | None]] = [
+    (S3Bucket, s3_answer(404, "NoSuchKey"), Fault(404, "NoSuchKey")),
+    (S3Bucket, s3_answer(404, "NoSuchBucket"), Fault(404, "NoSuchBucket")),
+    (S3Bucket, s3_answer(403, "AccessDenied"), Fault(403, "AccessDenied")),
+    (S3Bucket, s3_answer(503, "SlowDown"), Fault(503, "SlowDown")),
+    (S3Bucket, NoCredentialsError(), Fault(401, "NoCredentialsError")),
+    (S3Bucket, EndpointConnectionError(endpoint_url="https://secret"), Fault(None, "EndpointConnectionError")),
+    (S3Bucket, BrokenPageError("cut"), Fault(None, "BrokenPageError")),
+    (S3Bucket, ZeroDivisionError(), None),
+    (GcsBucket, AnswerError(403, "forbidden"), Fault(403, "forbidden")),
+    (GcsBucket, AnswerError(404, "NoSuchBucket"), Fault(404, "NoSuchBucket")),
+    (GcsBucket, refreshed(retryable=False), Fault(401, "RefreshError")),
+    (GcsBucket, refreshed(retryable=True), Fault(None, "RefreshError")),
+    (GcsBucket, TransportError("secret"), Fault(None, "TransportError")),  # type: ignore[no-untyped-call]
+    (GcsBucket, ServerDisconnectedError("secret"), Fault(None, "ServerDisconnectedError")),
+    (GcsBucket, ZeroDivisionError(), None),
+    (AzureContainer, azure_answer(404, "ContainerNotFound"), Fault(404, "ContainerNotFound")),
+    (AzureContainer, azure_answer(500, "InternalError"), Fault(500, "InternalError")),
+    (AzureContainer, ClientAuthenticationError("secret"), Fault(401, "ClientAuthenticationError")),
+    (AzureContainer, ServiceRequestError("secret"), Fault(None, "ServiceRequestError")),
+    (AzureContainer, ZeroDivisionError(), None),
+]
+
+
+@pytest.mark.parametrize(("kind", "error", "fault"), FAULTS, ids=lambda value: getattr(value, "code", None))
+def test_what_the_libraries_raise_is_understood(kind: type[Bucket], error: Exception, fault: Fault | None) -> None:
+    # What is known of an error is known without a connection.
+    assert kind.fault(object.__new__(kind), error) == fault
+
+
+PAGE = b"""<?xml version="1.0"?><Result xmlns="urn:x"><Prefix>p</Prefix>
+<Item><Key Encoded="true">a &amp; b</Key><Deep><Size>3</Size></Deep></Item>
+<Item><Key>c</Key><Deep><Size>4</Size></Deep></Item><Next>token</Next></Result>"""
+
+
+def listed(fields: Fields) -> ListedObject:
+    return ListedObject(fields["Key"] + fields.get("Key@Encoded", ""), 1, int(fields["Size"]))
+
+
+def test_a_page_is_read_record_by_record() -> None:
+    page, beside = parse_page(PAGE, "Result", "Item", listed)
+    assert page == [("a & btrue", 1, 3), ("c", 1, 4)]
+    assert (beside["Prefix"], beside["Next"]) == ("p", "token")
+
+
+@pytest.mark.parametrize("body", [PAGE[:-20], PAGE[:100], b"", b"<Error><Code>SlowDown</Code></Error>"])
+def test_a_page_that_is_cut_off_or_an_error_is_not_taken_for_a_short_one(body: bytes) -> None:
+    with pytest.raises(BrokenPageError):
+        parse_page(body, "Result", "Item", listed)
 
 
 # OpenStores.
@@ -431,8 +548,10 @@ async def test_what_is_in_use_is_not_swept() -> None:
         await anext(chunks)
         for _ in range(5):
             await stores.sweep()
+        assert await stores.open("s3://bucket/") is store
         assert await anext(chunks) == b"two"
-    await stores.sweep()
+    for _ in range(2):
+        await stores.sweep()
     assert store.closed
 
 

@@ -70,6 +70,14 @@ def test_frames_without_content_take_up_space_only() -> None:
     assert found.frames[0].begins_append
 
 
+def test_a_frame_to_skip_that_is_not_ours_says_nothing_of_appends() -> None:
+    theirs = struct.pack("<II", 0x184D2A5B, 20) + b"\xff" * 20
+    tail = theirs + table([(10, 5), (20, 7), (len(theirs), 0)])
+    found = parse_tail(tail, 30 + len(tail))
+    assert found is not None
+    assert [frame.begins_append for frame in found.frames] == [True, False]
+
+
 @pytest.mark.parametrize(
     "tail",
     [
