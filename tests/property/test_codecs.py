@@ -24,7 +24,7 @@ codecs = st.sampled_from(CODECS)
 pieces = st.one_of(
     st.binary(max_size=100),
     st.builds(json_lines, st.integers(0, 200_000)),
-    st.builds(bytes, st.integers(0, 300_000)),
+    st.builds(bytes, st.one_of(st.integers(0, 300_000), st.integers(FRAME_BYTES_MIN, 2 * FRAME_BYTES_MIN))),
     st.builds(lambda seed, size: random.Random(seed).randbytes(size), st.integers(0, 9), st.integers(0, 200_000)),
 )
 appends = st.lists(pieces, max_size=6)
@@ -44,8 +44,13 @@ def slices(data: bytes, sizes: list[int]) -> Iterator[bytes]:
         at, turn = at + size, turn + 1
 
 
-@given(codecs, appends, st.lists(st.integers(1, 100_000), min_size=1, max_size=4), st.integers(1, 1 << 21))
-@settings(max_examples=100)
+@given(
+    codecs,
+    appends,
+    st.lists(st.one_of(st.integers(1, 1000), st.integers(1, 1 << 21)), min_size=1, max_size=4),
+    st.one_of(st.integers(1, 1000), st.integers(1, 1 << 21)),
+)
+@settings(max_examples=150)
 def test_what_is_encoded_is_decoded_however_it_comes_and_goes(
     codec: CompressionCodec, appends: list[bytes], chunkings: list[int], limit: int
 ) -> None:
