@@ -12,12 +12,14 @@ import hashlib
 import json
 import os
 import secrets
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from weakref import WeakSet
 
 from fragment.spool_budget import SpoolBudget
-from fragment.spool_file import CONTENT_SUFFIX, LOG_SUFFIX, PACKED_SUFFIX, SpoolFile
+from fragment.spool_file import CONTENT_SUFFIX, LOG_SUFFIX, PACKED_SUFFIX, SpoolEndedError, SpoolFile
 from fragment.spool_log import LogEncoder, decode
 from fragment.spool_recovery import Copy, classify
 from protocol import duration
@@ -81,6 +83,9 @@ class SpoolDirectory:
         self.fsync = fsync
         self.boot_id = boot_id
         self.budget = budget
+        # All that are still held by somebody, for the periodic sync.
+        self._files: WeakSet[SpoolFile] = WeakSet()
+        self._files_lock = threading.Lock()
         self._lock = _locked(path / _LOCK)
         try:
             self.spool_id, self.renewed = self._identify()
@@ -97,6 +102,8 @@ class SpoolDirectory:
         journal = hashlib.sha1(fragment.journal.encode()).hexdigest()[:12]
         stem = self.path / f"{journal}-{fragment.begin:016x}-{secrets.token_hex(4)}"
         file = SpoolFile(stem, fragment.begin, LogEncoder(self.boot_id, self.syncs_commits), self.budget)
+        with self._files_lock:
+            self._files.add(file)
         if self.syncs_commits:
             self._sync_entries()
         return file
@@ -107,6 +114,18 @@ class SpoolDirectory:
             packed.unlink()
         for stem in self._stems():
             yield RecoveredSpool(stem, self._classified(stem))
+
+    def sync_dirty(self) -> list[SpoolEndedError]:
+        """Sync every spool that was written since the last time. A spool whose sync fails has ended, and is told."""
+        with self._files_lock:
+            dirty = [file for file in self._files if file.is_dirty]
+        ended = []
+        for file in dirty:
+            try:
+                file.sync()
+            except SpoolEndedError as error:
+                ended.append(error)
+        return ended
 
     def close(self) -> None:
         """Let go of the lock."""

@@ -17,6 +17,7 @@ from fragment.spool_budget import SpoolBudget
 from fragment.spool_directory import DirectoryLockedError, FsyncMode, SpoolDirectory, machine_boot_id
 from fragment.spool_file import CONTENT_SUFFIX, LOG_SUFFIX, SpoolEndedError
 from fragment.spool_recovery import Copy, Worth
+from fragment.spool_syncing import sync_forever
 from fragment.spool_writer import Performed, SpoolWriter
 from protocol.errors import Status, UnavailableError, ValidationError
 from protocol.fragment import NO_SUM
@@ -210,6 +211,35 @@ def test_a_failed_sync_ends_the_spool_for_good(tmp_path: Path, monkeypatch: pyte
     completed = writer.complete().completed
     assert completed is not None
     assert completed.spool.fragment.end == 5
+    directory.close()
+
+
+async def test_an_interval_syncs_what_was_written_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = opened(tmp_path, FsyncMode(interval_s=5.0))
+    good, bad = writer_in(directory), writer_in(directory)
+    files = [append(writer, b"hello").visible[0].file for writer in (good, bad)]
+    synced: list[int] = []
+
+    def fdatasync(descriptor: int) -> None:
+        if descriptor == files[1].content_fileno():
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        synced.append(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await sync_forever(directory, 5.0, pause)
+    assert pauses == [5.0, 5.0, 5.0]
+    assert len(synced) == 2, "content and log, once: the second time nothing was new"
+    append(good, b"again")
+    with pytest.raises(SpoolEndedError):
+        append(bad, b"again")
     directory.close()
 
 
