@@ -1,7 +1,7 @@
 # Two commands are all a newcomer needs: `make demo` and `make test`.
 # Each sets up all it needs in .venv: nothing but Python 3.11 and make has to be there.
 
-PYTHON ?= python3
+PYTHON ?= $(shell command -v python3 || command -v python3.13 || command -v python3.12 || command -v python3.11 || echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
@@ -14,7 +14,7 @@ help: ## Show this list
 
 setup: $(READY) ## Create .venv with the locked dependencies and this project
 
-demo: $(READY) ## Start a local cluster and append to a journal
+demo: $(READY) ## Show what can be tried today
 	@$(BIN)/python -m gazctl.demo
 
 test: $(READY) ## Run the tests
@@ -58,7 +58,7 @@ lock: ## Resolve the dependencies anew into requirements.lock (needs uv)
 	uv pip compile --universal --python-version 3.11 --extra dev --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet --upgrade \
 		--output-file requirements.lock pyproject.toml
-	@sed -i '/^pygazette/d' requirements.lock
+	@grep -v '^pygazette' requirements.lock > requirements.lock.new && mv requirements.lock.new requirements.lock
 
 clean: ## Remove .venv and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -36,6 +36,10 @@ _KEY_SEPARATORS = re.compile(r"[\s,]+")
 _IS_TOKEN = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+").fullmatch
 
 
+# As JSON spells numbers: `float` would take spaces, underscores and the digits of other scripts.
+_IS_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?").fullmatch
+
+
 class Capability(IntFlag):
     """Bits of the ``cap`` claim. Bit 0 is unused; applications may use those from 1 << 16."""
 
@@ -49,11 +53,11 @@ class Capability(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a token grants. `expires_s` is None only for a request that may come without one."""
+    """What a token grants, and until when."""
 
     capability: int
     selector: LabelSelector
-    expires_s: int | None
+    expires_s: int
     issued_s: int | None = None
 
 
@@ -123,7 +127,7 @@ class Keys:
         """The claims of an ``authorization`` header, given that they grant all `required` capabilities."""
         if authorization is None:
             if self.allow_missing:
-                return Claims(required, LabelSelector(), expires_s=None)
+                return Claims(required, LabelSelector(), expires_s=int(now_s) + DEFAULT_LIFE_S)
             raise UnauthenticatedError("no token: send one in the header `authorization: Bearer <token>`")
         if not authorization.startswith("Bearer "):
             raise UnauthenticatedError("the authorization header is not of the form `Bearer <token>`")
@@ -179,9 +183,8 @@ def _payload(claims: Claims) -> bytes:
     document: dict[str, Any] = {
         "cap": int(claims.capability),
         "sel": {"include": _labels_json(claims.selector.include), "exclude": _labels_json(claims.selector.exclude)},
+        "exp": claims.expires_s,
     }
-    if claims.expires_s is not None:
-        document["exp"] = claims.expires_s
     if claims.issued_s is not None:
         document["iat"] = claims.issued_s
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
@@ -215,6 +218,8 @@ def _seconds(document: dict[str, Any], claim: str) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise TypeError(f"`{claim}` is not a number")
+    if isinstance(value, str) and not _IS_NUMBER(value):
+        raise ValueError(f"`{claim}` is not the text of a number")
     seconds = float(value)
     if seconds != seconds or seconds in (float("inf"), float("-inf")):
         raise ValueError(f"`{claim}` is not a finite number")

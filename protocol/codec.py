@@ -21,6 +21,13 @@ class CompressionCodec(IntEnum):
         return _SUFFIXES[self]
 
     @classmethod
+    def of_number(cls, number: int) -> CompressionCodec:
+        try:
+            return cls(number)
+        except ValueError:
+            raise ValidationError(f"no codec has the number {number}", "CompressionCodec") from None
+
+    @classmethod
     def of_suffix(cls, suffix: str) -> CompressionCodec:
         """The codec of a file name that ends in `suffix`, which is empty or begins with a dot."""
         codec = _BY_SUFFIX.get(suffix.lower())

@@ -61,7 +61,7 @@ class Fragment:
         """
         folder, slash, name = path.rpartition("/")
         if slash and folder in ("", "."):
-            raise ValidationError("a listed path must not begin with a slash or a dot", "Fragment", "PathPostfix")
+            raise ValidationError("a listed path must not begin with a slash or a dot", "Fragment.PathPostfix")
         checked("Fragment.PathPostfix", check_path_component, folder, *POSTFIX_BYTES)
         checked("Fragment.Journal", check_journal, journal)
         found = _CONTENT_NAME(name)
@@ -75,12 +75,13 @@ class Fragment:
 
     @classmethod
     def from_proto(cls, message: pb.Fragment) -> Fragment:
+        """The fragment of a message that was judged: one with a codec that does not exist raises."""
         return cls(
             message.journal,
             message.begin,
             message.end,
             sum_from_proto(message.sum),
-            CompressionCodec(message.compression_codec),
+            CompressionCodec.of_number(message.compression_codec),
             message.backing_store,
             message.mod_time,
             message.path_postfix,

@@ -6,7 +6,6 @@ the field would copy every byte that passes through a broker once more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Literal
 
 from google.protobuf.message import Message
@@ -37,18 +36,30 @@ from protocol.url import parse_url
 PAGE_LIMIT_MAX = 10_000
 _DELETE_PREFIX_BYTES = (1, 512)
 
-_READ_METADATA = ("status", "header", "write_head", "fragment", "fragment_url")
-_APPEND_OPENING = (
-    "header",
-    "do_not_proxy",
-    "offset",
-    "check_registers",
-    "union_registers",
-    "subtract_registers",
-    "suspend",
-)
 _OfReplica = Literal["header", "fragment", "registers"]
-_PROPOSING = ("header", "registers", "epoch", "acknowledge", "deprecated_journal")
+
+
+class _Fields:
+    """Some fields of a message type, to find out which of them a message holds without touching its content."""
+
+    def __init__(self, kind: type[Message], *names: str) -> None:
+        of_kind = kind.DESCRIPTOR.fields_by_name
+        self._named = [(name, of_kind[name].has_presence, name.title().replace("_", "")) for name in names]
+
+    def first_in(self, message: Message) -> str:
+        """The first that the message holds, by the name it has in errors; empty if it holds none."""
+        for name, has_presence, shown in self._named:
+            if message.HasField(name) if has_presence else getattr(message, name):
+                return shown
+        return ""
+
+
+_READ_METADATA = _Fields(pb.ReadResponse, "status", "header", "write_head", "fragment", "fragment_url")
+_APPEND_OPENING = _Fields(
+    pb.AppendRequest,
+    *("header", "do_not_proxy", "offset", "check_registers", "union_registers", "subtract_registers", "suspend"),
+)
+_PROPOSING = _Fields(pb.ReplicateRequest, "header", "registers", "epoch", "acknowledge", "deprecated_journal")
 
 
 def check_read_request(message: pb.ReadRequest) -> None:
@@ -67,15 +78,9 @@ def check_read_response(message: pb.ReadResponse) -> None:
     status = message.status
     if status not in STATUSES:
         checked("Status", check_status, status)
-    if (
-        status
-        or message.HasField("header")
-        or message.HasField("fragment")
-        or message.write_head
-        or message.fragment_url
-    ):
+    if beside := _READ_METADATA.first_in(message):
         if message.content:
-            raise ValidationError("content goes alone with its offset", _first_given(message, _READ_METADATA))
+            raise ValidationError("content goes alone with its offset", beside)
         _check_read_metadata(message)
     elif (offset := message.offset) and not _has_content(message, pb.ReadResponse(offset=offset)):
         raise ValidationError("an offset goes with content, or with a fragment that holds it", "Offset")
@@ -114,19 +119,8 @@ def check_append_request(message: pb.AppendRequest) -> None:
     """The first message names the journal and says how to append; those after it carry content alone."""
     if message.journal:
         _check_append_opening(message)
-    elif (
-        message.HasField("header")
-        or message.do_not_proxy
-        or message.offset
-        or message.HasField("check_registers")
-        or message.HasField("union_registers")
-        or message.HasField("subtract_registers")
-        or message.suspend
-    ):
-        raise ValidationError(
-            "goes with the first message of an append, which names the journal",
-            _first_given(message, _APPEND_OPENING),
-        )
+    elif beside := _APPEND_OPENING.first_in(message):
+        raise ValidationError("goes with the first message of an append, which names the journal", beside)
 
 
 def _check_append_opening(message: pb.AppendRequest) -> None:
@@ -165,14 +159,8 @@ def check_replicate_request(message: pb.ReplicateRequest) -> None:
     if message.HasField("proposal"):
         _check_proposal(message)
         return
-    if (
-        message.HasField("header")
-        or message.HasField("registers")
-        or message.HasField("epoch")
-        or message.acknowledge
-        or message.deprecated_journal
-    ):
-        raise ValidationError("goes with a proposal, and this message has none", _first_given(message, _PROPOSING))
+    if beside := _PROPOSING.first_in(message):
+        raise ValidationError("goes with a proposal, and this message has none", beside)
     delta = message.content_delta
     check_not_negative("ContentDelta", delta)
     if acked_through and not delta:
@@ -359,9 +347,3 @@ def _has_content(message: pb.ReadResponse | pb.ReplicateRequest, rest: Message) 
     if len(UnknownFieldSet(message)):
         return bool(message.content)
     return message != rest
-
-
-def _first_given(message: Message, fields: Iterable[str]) -> str:
-    """The first of these fields that the message holds, by the name it has in errors."""
-    given = {field.name for field, _ in message.ListFields()}
-    return next(field for field in fields if field in given).title().replace("_", "")

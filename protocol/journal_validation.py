@@ -31,7 +31,7 @@ from protocol.identifier import (
     check_token,
 )
 from protocol.label import CONTENT_TYPE, MESSAGE_SUBTYPE, MESSAGE_TYPE, SINGLE_VALUED, Label, LabelSet
-from protocol.memo import remembered, remembered_message
+from protocol.memo import remembered_message
 from protocol.postfix_template import check_postfix_template
 from protocol.selector import LabelSelector
 
@@ -52,7 +52,6 @@ _APPEND_SUSPENDS = frozenset(pb.AppendRequest.Suspend.values())
 
 # The two tokens of RFC 2045, the second optional: that is all Gazette asks of a content type.
 _is_media_type = re.compile(r"[!#$%&'*+\-.^_`{|}~0-9A-Za-z]+(?:/[!#$%&'*+\-.^_`{|}~0-9A-Za-z]+)?").fullmatch
-_check_postfix_template = remembered(check_postfix_template)
 
 
 def check_each(field: str, check: Callable[[T], None], values: Iterable[T]) -> None:
@@ -70,27 +69,28 @@ def check_not_negative(field: str, number: int) -> None:
 
 
 def check_status(number: int) -> None:
-    _check_known(number, STATUSES)
+    check_known(number, STATUSES)
 
 
 def check_codec(number: int) -> None:
-    _check_known(number, _CODECS)
+    check_known(number, _CODECS)
 
 
 def check_flags(number: int) -> None:
     """One of the flags or none; they do not combine."""
-    _check_known(number, _FLAGS)
+    check_known(number, _FLAGS)
 
 
 def check_suspend_level(number: int) -> None:
-    _check_known(number, _SUSPEND_LEVELS)
+    check_known(number, _SUSPEND_LEVELS)
 
 
 def check_append_suspend(number: int) -> None:
-    _check_known(number, _APPEND_SUSPENDS)
+    check_known(number, _APPEND_SUSPENDS)
 
 
-def _check_known(number: int, known: frozenset[int]) -> None:
+def check_known(number: int, known: frozenset[int]) -> None:
+    """Raise unless an enum has this number."""
     if number not in known:
         raise ValidationError(f"expected one of {', '.join(map(str, sorted(known)))} (got {number})")
 
@@ -271,7 +271,7 @@ def check_fragment_spec(message: pb.JournalSpec.Fragment) -> None:
     if flush_ns and flush_ns < FLUSH_NS_MIN:
         raise ValidationError("expected a minute at least, or zero for never", "FlushInterval")
     if message.path_postfix_template:
-        checked("PathPostfixTemplate", _check_postfix_template, message.path_postfix_template)
+        checked("PathPostfixTemplate", check_postfix_template, message.path_postfix_template)
 
 
 def _check_stores(message: pb.JournalSpec.Fragment) -> None:

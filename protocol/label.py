@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
-from sys import intern
 from typing import NamedTuple
 
 from protocol.errors import ValidationError, checked
@@ -74,8 +73,7 @@ class LabelSet:
 
     @classmethod
     def from_proto(cls, message: pb.LabelSet) -> LabelSet:
-        # A hundred thousand specs share a handful of label names.
-        return cls(tuple(Label(intern(label.name), label.value, label.prefix) for label in message.labels))
+        return cls(tuple(Label(label.name, label.value, label.prefix) for label in message.labels))
 
     def to_proto(self) -> pb.LabelSet:
         return pb.LabelSet(labels=[pb.Label(name=n, value=v, prefix=p) for n, v, p in self.labels])

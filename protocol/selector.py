@@ -67,16 +67,13 @@ class LabelSelector:
 
         Raises a ``ValidationError`` that says where the text leaves the grammar, or which label is at fault.
         """
-        include, exclude = LabelSet(), LabelSet()
+        include: set[Label] = set()
+        exclude: set[Label] = set()
         at = 0
         while at < len(text):
             included, name, values, at = _piece(text, at)
-            for value in values:
-                if included:
-                    include = include.add(name, value)
-                else:
-                    exclude = exclude.add(name, value)
-        selector = cls(include, exclude)
+            (include if included else exclude).update(Label.named(name, value) for value in values)
+        selector = cls(LabelSet(tuple(sorted(include))), LabelSet(tuple(sorted(exclude))))
         checked("LabelSelector", selector.check)
         return selector
 

@@ -14,6 +14,7 @@ from protocol.journal_rpc_validation import check_expected_revision
 from protocol.journal_validation import (
     check_each,
     check_header,
+    check_known,
     check_label_selector,
     check_not_negative,
     check_process_spec,
@@ -30,13 +31,11 @@ _SHOWN_CHARS = 512
 
 
 def check_status(number: int) -> None:
-    if number not in _STATUSES:
-        raise ValidationError(f"expected one of {', '.join(map(str, sorted(_STATUSES)))} (got {number})")
+    check_known(number, _STATUSES)
 
 
 def check_replica_code(number: int) -> None:
-    if number not in _REPLICA_CODES:
-        raise ValidationError(f"expected one of {', '.join(map(str, sorted(_REPLICA_CODES)))} (got {number})")
+    check_known(number, _REPLICA_CODES)
 
 
 def check_consumer_spec(message: pb.ConsumerSpec) -> None:

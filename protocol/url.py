@@ -26,10 +26,12 @@ _USERINFO = re.compile(r"[A-Za-z0-9\-._:~!$&'()*+,;=%@]*").fullmatch
 # ASCII that may stand in a host as it is. Escapes there are for other bytes only, and for % itself.
 _HOST_ASCII = "!\"$&'()*+,-.:;<=>[]_~" + "0123456789" + "ABCDEFGHIJKLMNOPQRSTUVWXYZ" + "abcdefghijklmnopqrstuvwxyz"
 _HOST_PLAIN = rf"[{re.escape(_HOST_ASCII)}\u0080-\U0010ffff]"
-_HOST = re.compile(rf"(?:{_HOST_PLAIN}|%25|%[89A-Fa-f][0-9A-Fa-f])*").fullmatch
+# Possessive, so that a long text takes no memory for going back.
+_HOST = re.compile(rf"(?:{_HOST_PLAIN}++|%25|%[89A-Fa-f][0-9A-Fa-f])*+").fullmatch
+_ZONE_PLAIN = _HOST_PLAIN.replace(re.escape("["), "").replace(re.escape("]"), "")
 # In the zone of an IPv6 address escapes are for % and space, and for what needs none.
 _ZONE_ESCAPES = "|".join(f"%{ord(symbol):02X}" for symbol in "% " + _HOST_ASCII)
-_ZONE = re.compile(rf"(?:{_HOST_PLAIN}|(?i:{_ZONE_ESCAPES}))*").fullmatch
+_ZONE = re.compile(rf"(?:{_ZONE_PLAIN}++|(?i:{_ZONE_ESCAPES}))*+").fullmatch
 
 
 @dataclass(frozen=True, slots=True)

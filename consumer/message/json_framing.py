@@ -8,11 +8,19 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from decimal import Decimal
 
 from protocol.errors import ValidationError
 
 # Gazette escapes what would end a script or a line if the document were pasted into a web page.
 _ESCAPES = [(symbol, f"\\u{ord(symbol):04x}") for symbol in "<>&\u2028\u2029"]
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+# A number that Python and Go may spell differently; there may be one within a string, too.
+_may_hold_odd_number = re.compile(r"[0-9](?:\.0\b|e[+-])").search
+_STRING_OR_NUMBER = re.compile(r'"(?:[^"\\]++|\\.)*+"|-?[0-9][0-9.e+-]*+')
 
 
 def encode(document: object) -> bytes:
@@ -22,7 +30,9 @@ def encode(document: object) -> bytes:
     b'{"UUID":"\\xe2\\x80\\xa6","who":"A \\\\u0026 B"}\\n'
     """
     try:
-        text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = _ENCODER.encode(document)
+        if _may_hold_odd_number(text):
+            text = _STRING_OR_NUMBER.sub(_spelled_as_go, text)
         # These can only be inside of strings, so the text may be treated as a whole.
         for symbol, escape in _ESCAPES:
             text = text.replace(symbol, escape)
@@ -44,6 +54,21 @@ def parse(line: bytes) -> object:
         return _without_surrogates(document) if may_hold_surrogates else document
     except (ValueError, RecursionError) as error:
         raise ValidationError(f"expected one JSON document: {str(error)[:128]}") from None
+
+
+def _spelled_as_go(found: re.Match[str]) -> str:
+    """A float in Go's spelling: digits alone from a millionth up, no padding in exponents.
+
+    From 2^53 to 1e21 Go writes digits as well. Python would read them as another number, an integer, so there
+    the exponent stays.
+    """
+    text = found[0]
+    if text[0] == '"' or not ("." in text or "e" in text):
+        return text
+    magnitude = abs(float(text))
+    if magnitude and not 1e-6 <= magnitude < 1 << 53:
+        return text.replace("e-0", "e-")
+    return f"{Decimal(text):f}".removesuffix(".0")
 
 
 def _refuse(constant: str) -> object:

@@ -49,8 +49,9 @@ class BlobStore(Protocol):
         """Store the first `size` bytes of a file, given by its path or by a descriptor open for reading.
 
         The object appears whole or not at all, and replaces one of the same name: names are made from content,
-        so two writers of one name write the same. The file must not change before this returns. One that cannot be
-        opened raises an ``OSError``; one that is too short, a ``CorruptError``.
+        so two writers of one name write the same. The file must not change any more, but may be unlinked once this
+        returns: a store on the same file system keeps the very file. One that cannot be opened raises an
+        ``OSError``; one that is too short, a ``CorruptError``.
         """
         ...
 

@@ -19,6 +19,8 @@ def main(words: list[str]) -> None:
             importlib.import_module(f"tests.bench.{module.name}")
     rows: list[tuple[str, ...]] = [COLUMNS]
     chosen = registered(words)
+    if not chosen:
+        sys.exit(f"no benchmark has one of these words in its name: {' '.join(words)}")
     for at, (name, setup) in enumerate(chosen.items(), start=1):
         print(f"\r[{at}/{len(chosen)}] {name:<60}", end="", file=sys.stderr, flush=True)
         rows.append(row(name, run(setup)))

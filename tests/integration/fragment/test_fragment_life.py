@@ -40,9 +40,9 @@ DAY_NS = 86_400 * 10**9
 def s3_url() -> Iterator[str]:
     with s3_server() as endpoint:
         client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
-        client.create_bucket(Bucket="fragments")
+        client.create_bucket(Bucket="fragment-life")
         client.close()
-        yield f"s3://fragments/lake/?endpoint={endpoint}&region=us-east-1"
+        yield f"s3://fragment-life/lake/?endpoint={endpoint}&region=us-east-1"
 
 
 @pytest.fixture(params=["file", "s3"])

@@ -288,3 +288,27 @@ def test_a_payload_no_header_can_state_is_refused() -> None:
 
     with pytest.raises(ValidationError, match="at most"):
         fixed_framing.encode(Huge())
+
+
+@pytest.mark.parametrize(
+    ("number", "spelled"),
+    [
+        (5.0, "5"),
+        (-0.0, "-0"),
+        (0.5, "0.5"),
+        (1e-06, "0.000001"),
+        (1e-07, "1e-7"),
+        (1.25e-09, "1.25e-9"),
+        (3.08e-05, "0.0000308"),
+        (9007199254740991.0, "9007199254740991"),
+        (1e16, "1e+16"),
+        (1e21, "1e+21"),
+        (1e-10, "1e-10"),
+        (1.7976931348623157e308, "1.7976931348623157e+308"),
+    ],
+)
+def test_floats_are_spelled_as_go_spells_them(number: float, spelled: str) -> None:
+    document = {"x": [number, '5.0 and 1e-07 stay in "texts"'], "n": 7}
+    text = json_framing.encode(document).decode()
+    assert text.startswith(f'{{"x":[{spelled},"5.0 and 1e-07 stay')
+    assert json_framing.parse(text.encode()) == document
