@@ -15,6 +15,9 @@ ItemT = TypeVar("ItemT")
 
 INSURANCE_S = (120.0, 180.0)
 RETRY_S_MIN, RETRY_S_MAX = 1.0, 60.0
+# Where flush intervals end, thousands of fragments are complete at the same second. Each that finds others waiting
+# is put off by up to this much for each of them, so that stores and disks see a slope and not a wall.
+SMOOTHING_S, SMOOTHING_S_MAX = 0.02, 30.0
 
 
 @dataclass(slots=True)
@@ -45,7 +48,10 @@ class PersistQueue(Generic[ItemT]):
         return [waiting.item for waiting in self._waiting.values()]
 
     def add(self, item: ItemT, now_s: float, *, primary: bool, is_open: bool) -> None:
-        due_s = now_s if primary else now_s + self._chance.uniform(*INSURANCE_S)
+        if primary:
+            due_s = now_s + self._chance.uniform(0.0, min(SMOOTHING_S_MAX, SMOOTHING_S * len(self._waiting)))
+        else:
+            due_s = now_s + self._chance.uniform(*INSURANCE_S)
         self._waiting[id(item)] = _Waiting(item, due_s, is_open)
 
     def open(self, item: ItemT) -> None:

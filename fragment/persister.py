@@ -18,14 +18,14 @@ from prometheus_client import Counter, Gauge
 
 from fragment.compressor import Compressor
 from fragment.persist_queue import PersistQueue
+from fragment.spool import NO_EPOCH, EpochMark
 from fragment.spool_compression import SpoolCompression
-from fragment.spool_log import CommitRecord, decode, spec_of
-from fragment.spool_recovery import fragment_at
 from fragment.spool_writer import CompletedSpool
 from fragment.stores.blob_store import BlobStore, StoreDeniedError
 from protocol.codec import CompressionCodec
-from protocol.errors import CorruptError, GazetteError, UnavailableError, ValidationError
+from protocol.errors import CorruptError, InvariantError, UnavailableError, ValidationError
 from protocol.fragment import Fragment
+from protocol.gen import journal_pb2
 from protocol.identifier import POSTFIX_BYTES, check_path_component
 from protocol.journal import JournalSpec
 from protocol.postfix_template import PostfixTemplate
@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 COMPLETED = Counter("gazette_spool_completed", "Spools that were completed and are to be persisted")
 PERSISTED = Counter("gazette_spool_persisted", "Spools that are in a fragment store")
 FAILED = Counter("gazette_spool_persist_failures", "Attempts to persist a spool that failed and will be retried")
+CORRUPT = Counter("gazette_spool_corrupt", "Spools that are not persisted because their content is damaged")
+CUT_BYTES = Counter("gazette_spool_cut_bytes", "Bytes dropped because their epoch was closed below them")
 WAITING_BYTES = Gauge("gazette_spool_unpersisted_bytes", "Bytes of completed spools that are not in a store yet")
 
 
@@ -57,14 +59,28 @@ class Item:
     completed: CompletedSpool
     create_revision: int
     completed_s: float
-    # Kept from one attempt to the next: what is compressed is not compressed again.
+    # Kept from one attempt to the next: what is compressed is not compressed again, what is stored not stored.
     compressor: Compressor | None = None
+    stored: Fragment | None = None
     # Where the epoch was closed, if that is below the end: the rest was never part of the journal.
     cut_at: int | None = None
+    is_closed: bool = False
+    is_counted_off: bool = False
 
     @property
     def fragment(self) -> Fragment:
         return self.completed.spool.fragment
+
+    @property
+    def mark(self) -> EpochMark:
+        """The epoch whose acknowledgements and whose close decide this spool."""
+        return self.completed.spool.epoch
+
+    def decided(self) -> Fragment | None:
+        """What of it is part of the journal; None if nothing is."""
+        if self.cut_at is None:
+            return self.fragment if self.fragment.content_length else None
+        return self.completed.spool.commit_at(self.cut_at)
 
 
 class Persister:
@@ -90,6 +106,8 @@ class Persister:
         self._queue: PersistQueue[Item] = PersistQueue(PARALLEL_MAX, chance)
         # Spools with commits that are not known to be acknowledged, by journal.
         self._undecided: dict[str, list[Item]] = {}
+        # Spools that are stored, but whose log is the last word on an epoch that is not known to be closed.
+        self._kept: dict[str, list[Item]] = {}
         # Set when there may be something to start, and when an attempt has ended.
         self._changed, self._settled = asyncio.Event(), asyncio.Event()
         self._is_exiting = False
@@ -118,23 +136,44 @@ class Persister:
         WAITING_BYTES.inc(spool.fragment.content_length)
         self._changed.set()
 
-    def acked(self, journal: str, through: int) -> None:
-        """All holders have the bytes below `through`."""
-        if undecided := self._undecided.get(journal):
-            self._decide(journal, [item for item in undecided if item.fragment.end <= through])
+    def acked(self, journal: str, epoch: EpochMark, through: int) -> None:
+        """All holders of that epoch have the bytes below `through`."""
+        undecided = self._undecided.get(journal, ())
+        self._decide(journal, [item for item in undecided if item.mark == epoch and item.fragment.end <= through])
 
-    def closed(self, journal: str, epoch: int, end: int) -> None:
+    def closed(self, journal: str, epoch: EpochMark, end: int) -> None:
         """An epoch was closed at `end`: what its spools hold beyond was never part of the journal."""
-        items = [item for item in self._undecided.get(journal, ()) if item.completed.spool.epoch.number == epoch]
+        items = [item for item in self._undecided.get(journal, ()) if item.mark == epoch]
         for item in items:
             item.cut_at = end if end < item.fragment.end else None
+        self._decide(journal, items)
+        for item in items:
+            item.is_closed = True
+        self._forget_kept(journal, epoch)
+
+    def _forget_kept(self, journal: str, epoch: EpochMark) -> None:
+        kept = self._kept.pop(journal, [])
+        for item in kept:
+            if item.mark == epoch:
+                item.is_closed = True
+                self._queue.add(item, self._clock(), primary=True, is_open=True)
+        if others := [item for item in kept if not item.is_closed]:
+            self._kept[journal] = others
+        self._changed.set()
+
+    def deleted(self, journal: str, create_revision: int) -> None:
+        """That incarnation of the journal is gone, and nobody will acknowledge or close any more of it."""
+        items = [item for item in self._undecided.get(journal, ()) if item.create_revision == create_revision]
+        for item in items:
+            item.cut_at = item.completed.spool.acked_through
+            item.is_closed = True
         self._decide(journal, items)
 
     def _decide(self, journal: str, items: list[Item]) -> None:
         for item in items:
             self._undecided[journal].remove(item)
             self._queue.open(item)
-        if not self._undecided[journal]:
+        if not self._undecided.get(journal, True):
             del self._undecided[journal]
         self._changed.set()
 
@@ -168,70 +207,96 @@ class Persister:
 
     async def _attempt(self, item: Item) -> None:
         try:
-            stored = await self._persist(item)
-        except (GazetteError, OSError) as error:
+            await self._persist(item)
+        except CorruptError:
+            # It will not get better. The files stay where they are, for whoever looks into it, or for a restart.
+            self._queue.done(item)
+            CORRUPT.inc()
+            log.exception("spool is damaged and will not be persisted", extra=_fields(item))
+        except Exception as error:
+            # Whatever it is, it must not end the uploads of all others.
+            if isinstance(error, InvariantError):
+                raise
             pause_s = self._queue.failed(item, self._clock())
             FAILED.inc()
-            log.warning(
-                "fragment could not be persisted (will retry)",
-                extra={"fragment": item.fragment.content_path, "error": str(error), "retry_s": round(pause_s, 1)},
-            )
+            extra = {**_fields(item), "error": str(error), "retry_s": round(pause_s, 1)}
+            log.warning("fragment could not be persisted (will retry)", extra=extra)
         else:
             self._queue.done(item)
-            self._compression.forget(item.completed.file)
-            WAITING_BYTES.dec(item.fragment.content_length)
-            if stored is not None:
-                PERSISTED.inc()
-                self._persisted(stored)
+            self._count_off(item)
+        self._compression.forget(item.completed.file)
         self._changed.set()
         self._settled.set()
 
-    async def _persist(self, item: Item) -> Fragment | None:
-        """Have the item's object in a store, and its files gone. None: nothing was to be stored."""
-        records = await asyncio.to_thread(_records_of, item.completed)
-        record = _record_at(records, item)
-        if record is None or record.end == record.begin:
-            await asyncio.to_thread(item.completed.file.remove)
-            return None
-        spec, fragment = self._destination(item, record)
-        if spec is None:
-            await asyncio.to_thread(item.completed.file.remove)
-            return None
-        if not spec.fragment.stores:
-            # Such a journal lives on its brokers alone, for as long as its index keeps the file.
-            return None
-        fragment = replace(fragment, path_postfix=self._postfix(spec, item, record))
-        stored = await self._store(item, spec, fragment)
-        await asyncio.to_thread(item.completed.file.remove)
-        return stored
+    def _count_off(self, item: Item) -> None:
+        if not item.is_counted_off:
+            item.is_counted_off = True
+            WAITING_BYTES.dec(item.fragment.content_length)
 
-    def _destination(self, item: Item, record: CommitRecord) -> tuple[JournalSpec | None, Fragment]:
+    async def _persist(self, item: Item) -> None:
+        """Have the item's object in a store, and its files gone."""
+        if item.stored is None:
+            decided = item.decided()
+            self._tell_of_cut(item, decided)
+            if decided is not None:
+                spec, fragment = self._destination(item, decided)
+                if spec is not None and not spec.fragment.stores:
+                    # Such a journal lives on its brokers alone, for as long as its index keeps the file.
+                    item.completed.file.keep_until_released()
+                    return
+                if spec is not None:
+                    await self._store(item, spec, replace(fragment, path_postfix=self._postfix(spec, item, decided)))
+        await self._let_go_of_files(item)
+
+    async def _let_go_of_files(self, item: Item) -> None:
+        file = item.completed.file
+        if item.mark == NO_EPOCH or item.completed.is_superseded or item.is_closed:
+            await asyncio.to_thread(file.remove)
+            return
+        # The directory must not seem to have no commit of an epoch that may still be open.
+        await asyncio.to_thread(file.remove_content, item.completed.spool)
+        self._kept.setdefault(item.fragment.journal, []).append(item)
+
+    def _tell_of_cut(self, item: Item, decided: Fragment | None) -> None:
+        kept_to = decided.end if decided else item.fragment.begin
+        if kept_to == item.fragment.end:
+            return
+        CUT_BYTES.inc(item.fragment.end - kept_to)
+        extra = {"journal": item.fragment.journal, "begin": kept_to, "end": item.fragment.end}
+        log.warning("bytes that were never acknowledged were cut: their epoch was closed below them", extra=extra)
+
+    def _destination(self, item: Item, fragment: Fragment) -> tuple[JournalSpec | None, Fragment]:
         """The spec to go by, and the fragment under the name it is to have."""
-        fragment = fragment_at(record)
         current = self._spec_now(fragment.journal)
         if current is not None and current.create_revision == item.create_revision:
             return current.spec, fragment
         if self._discard_deleted:
-            log.warning(
-                "bytes of a deleted journal were discarded, as this broker was told to do",
-                extra={"journal": fragment.journal, "begin": fragment.begin, "end": fragment.end},
-            )
+            log.warning("bytes of a deleted journal were discarded, as this broker was told to do", extra=_fields(item))
             return None, fragment
+        spec = JournalSpec.from_proto(journal_pb2.JournalSpec.FromString(item.completed.file.last_spec))
+        if not spec.fragment.stores:
+            raise UnavailableError(
+                f"{fragment.journal} was deleted and its last spec names no store to set its bytes aside in: start the "
+                "broker with the flag that discards them, or create the journal again"
+            )
         # A journal of that name may exist again, or soon: its offsets are not these.
         aside = f".deleted/{item.create_revision}/{fragment.journal}"
         log.warning(
             "the journal was deleted before its bytes were persisted: they are set aside",
-            extra={"journal": fragment.journal, "begin": fragment.begin, "end": fragment.end, "under": aside},
+            extra={**_fields(item), "under": aside},
         )
-        return JournalSpec.from_proto(spec_of(record)), replace(fragment, journal=aside)
+        return spec, replace(fragment, journal=aside)
 
-    async def _store(self, item: Item, spec: JournalSpec, fragment: Fragment) -> Fragment:
+    async def _store(self, item: Item, spec: JournalSpec, fragment: Fragment) -> None:
         for at, url in enumerate(spec.fragment.stores):
             try:
                 store = await self._open_store(url)
                 if not await store.exists(fragment.content_path):
                     await self._put(item, store, fragment)
-                return replace(fragment, backing_store=url)
+                item.stored = replace(fragment, backing_store=url)
+                PERSISTED.inc()
+                self._persisted(item.stored)
+                return
             except StoreDeniedError as error:
                 if not self._is_exiting or at + 1 == len(spec.fragment.stores):
                     raise
@@ -239,7 +304,6 @@ class Persister:
                     "store turned a fragment away: trying the next one, since this broker is exiting",
                     extra={"fragment": fragment.content_path, "error": str(error)},
                 )
-        raise UnavailableError(f"no store would take {fragment.content_path}")
 
     async def _put(self, item: Item, store: BlobStore, fragment: Fragment) -> None:
         file = item.completed.file
@@ -259,12 +323,13 @@ class Persister:
         if not await store.exists(fragment.content_path):
             raise UnavailableError(f"the store took {fragment.content_path} but does not show it")
 
-    def _postfix(self, spec: JournalSpec, item: Item, record: CommitRecord) -> str:
+    def _postfix(self, spec: JournalSpec, item: Item, fragment: Fragment) -> str:
         """The rendered postfix, or none with a warning: a spec that a Go client applied may be beyond us."""
         template = spec.fragment.path_postfix_template
         if not template:
             return ""
-        data = PostfixData(fragment_at(record), item.completed.spool.first_append_ns, record.registers, spec)
+        spool = item.completed.spool
+        data = PostfixData(fragment, spool.first_append_ns, spool.registers, spec)
         try:
             postfix = PostfixTemplate.compile(template).render(data)
             check_path_component(postfix, *POSTFIX_BYTES)
@@ -282,15 +347,8 @@ class Persister:
             )
 
 
-def _records_of(completed: CompletedSpool) -> tuple[CommitRecord, ...]:
-    return decode(completed.file.log_path.read_bytes()).records
-
-
-def _record_at(records: tuple[CommitRecord, ...], item: Item) -> CommitRecord | None:
-    """The commit to upload: the last one, unless the epoch was closed below it."""
-    end = item.fragment.end if item.cut_at is None else item.cut_at
-    fitting = [record for record in records if record.end <= end]
-    return fitting[-1] if fitting else None
+def _fields(item: Item) -> dict[str, object]:
+    return {"journal": item.fragment.journal, "begin": item.fragment.begin, "end": item.fragment.end}
 
 
 def _verify(completed: CompletedSpool, fragment: Fragment) -> None:

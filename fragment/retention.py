@@ -15,6 +15,9 @@ from protocol.fragment import Fragment
 from protocol.journal import JournalSpec
 from protocol.label import CONTENT_TYPE
 
+SPEC_READ_EVERY = 100
+"""Removals between two looks at the spec: somebody may raise the retention while thousands of them go on."""
+
 RECOVERY_LOG = "application/x-gazette-recoverylog"
 
 log = logging.getLogger(__name__)
@@ -32,17 +35,19 @@ class Expired:
     kept_because: str
 
 
-def plan(spec: JournalSpec, listed: Sequence[Fragment], now_s: float) -> Expired:
+def plan(spec: JournalSpec, listed: Sequence[Fragment], now_s: float, *, head: int | None = None) -> Expired:
     """The prefix of `listed`, all objects of a journal's stores, that is past the journal's retention.
 
-    Objects that others span count as well: they would come to light once the larger ones are gone.
+    `head` is the greatest end there is, where that is not in `listed`. Objects that others span count as well: they
+    would come to light once the larger ones are gone.
     """
     retention_s = spec.fragment.retention_ns / 1e9
     if retention_s <= 0:
         return Expired((), "no retention is set: everything is kept")
     if spec.labels.value_of(CONTENT_TYPE) == RECOVERY_LOG:
         return Expired((), "a recovery log is pruned by its hints, never by age")
-    head = max((fragment.end for fragment in listed), default=0)
+    if head is None:
+        head = max((fragment.end for fragment in listed), default=0)
     expired: list[Fragment] = []
     for fragment in sorted(listed, key=lambda held: (held.end, held.begin)):
         if fragment.end == head:
@@ -70,8 +75,15 @@ async def enforce(
     spec = await current_spec(journal)
     if spec is None:
         return Expired((), "the journal does not exist (any more)")
-    expired = plan(spec, listed, now_s)
-    for fragment in expired.fragments:
+    head = max((fragment.end for fragment in listed), default=0)
+    expired = plan(spec, listed, now_s, head=head)
+    for at, fragment in enumerate(expired.fragments, start=1):
+        if at % SPEC_READ_EVERY == 0:
+            spec = await current_spec(journal)
+            if spec is None or fragment not in plan(spec, expired.fragments[at - 1 :], now_s, head=head).fragments:
+                return Expired(
+                    expired.fragments[: at - 1], "the retention was raised meanwhile, or the journal deleted"
+                )
         fields = {"journal": journal, "fragment": fragment.content_path, "mod_time": fragment.mod_time}
         if dry_run:
             log.info("fragment is past retention (not removed: only reporting)", extra=fields)

@@ -69,6 +69,9 @@ class Completed:
     """Nothing more will be written to this spool: it is the persister's now."""
 
     spool: Spool
+    # Whether a later record of the same epoch is on disk. If not, this spool's log outlives its upload: without
+    # any record the directory would seem never to have committed in that epoch.
+    is_superseded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,8 @@ class Spool:
     acked_through: int | None = None
     # Commits that are not yet known to be with every holder, oldest first: only the acknowledged may be read.
     unseen: tuple[Fragment, ...] = ()
+    # The last commit of this fragment that readers were shown.
+    shown: Fragment | None = None
     # Of the committed bytes, and of those with the pending ones. Never updated in place.
     _committed: Digest = field(default_factory=hashlib.sha1, repr=False, compare=False)
     _running: Digest = field(default_factory=hashlib.sha1, repr=False, compare=False)
@@ -164,9 +169,9 @@ class Spool:
             return spool, (*effects, *shown, _OK)
         if rolled.is_next(proposal.fragment):
             committed = rolled.committed_as(proposal)
-            # The content first: a record on disk whose bytes are not is damage.
             spool, shown = committed.acked(proposal.acked_through)
-            return spool, (*effects, _SYNC, Record(committed), _SYNC, *shown, _OK)
+            # The content first: a record on disk whose bytes are not is damage.
+            return spool, (*effects, _SYNC, Record(spool), _SYNC, *shown, _OK)
         return rolled, (*effects, Reply(Status.PROPOSAL_MISMATCH, rolled.fragment, rolled.registers))
 
     def is_at(self, proposal: Proposal) -> bool:
@@ -194,6 +199,8 @@ class Spool:
         seen = self.unseen if acked is None else tuple(held for held in self.unseen if held.end <= acked)
         if not seen and acked == self.acked_through:
             return self, ()
+        # Of each fragment the longest commit says it all.
+        longest = {held.begin: held for held in seen}
         spool = Spool(
             self.fragment,
             self.registers,
@@ -202,12 +209,17 @@ class Spool:
             self.epoch,
             acked,
             self.unseen[len(seen) :],
+            longest.get(self.fragment.begin, self.shown),
             self._committed,
             self._running,
         )
-        # Of each fragment the longest commit says it all.
-        longest = {held.begin: held for held in seen}
         return spool, tuple(Visible(held) for held in longest.values())
+
+    def commit_at(self, end: int) -> Fragment | None:
+        """The greatest commit at or below `end`, of those that a closed epoch can leave standing."""
+        held = [self.shown, *(commit for commit in self.unseen if commit.begin == self.fragment.begin)]
+        fitting = [commit for commit in held if commit is not None and commit.end <= end]
+        return fitting[-1] if fitting else None
 
     def complete(self) -> tuple[Spool, tuple[Effect, ...]]:
         """After the replica was given up: an empty spool at the same end, and this one handed on."""
@@ -223,6 +235,7 @@ class Spool:
             self.epoch,
             self.acked_through,
             self.unseen,
+            self.shown,
             self._committed,
             running,
         )
@@ -243,8 +256,8 @@ class Spool:
         if self.epoch == NO_EPOCH or self.epoch != proposal.epoch:
             return spool, self._handed_on()
         # Inside an epoch the directory must at no time seem to have no commit of it.
-        handed_on = self._handed_on() if self.fragment.content_length else (Abandoned(),)
-        return spool, (Record(spool), _SYNC, *handed_on)
+        whole = Completed(self.rolled_back(), is_superseded=True) if self.fragment.content_length else Abandoned()
+        return spool, (Record(spool), _SYNC, whole)
 
     def _handed_on(self) -> tuple[Effect, ...]:
         # Even without content, what was recorded in an epoch stays until the epoch is known to be closed.
@@ -263,13 +276,13 @@ class Spool:
             proposal.epoch,
             self.acked_through,
             (*self.unseen, proposal.fragment),
+            self.shown,
             self._running,
             self._running,
         )
 
 
 def _later(known: int | None, told: int | None) -> int | None:
-    """Acknowledged bytes stay so: an older word does not take a newer one back."""
-    if known is None or told is None:
-        return told if known is None else known
-    return max(known, told)
+    """Acknowledged bytes stay so: an older word does not take a newer one back. A primary that does not tell is one
+    of Go's, whose commits are visible where they are applied."""
+    return told if known is None or told is None else max(known, told)

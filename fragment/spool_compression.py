@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, field
+from weakref import WeakSet
 
 from fragment.compressor import STEP_BYTES, Compressor
 from fragment.spool_file import SpoolFile
 from fragment.spool_writer import LocalFragment
 from protocol.codec import CompressionCodec
-from protocol.errors import GazetteError
 
 WORKERS = 2
 
@@ -32,6 +32,8 @@ class _Growing:
 class SpoolCompression:
     def __init__(self) -> None:
         self._growing: dict[SpoolFile, _Growing] = {}
+        # Files whose compressor was handed out. Commits of a complete spool may become visible later than that.
+        self._taken: WeakSet[SpoolFile] = WeakSet()
         # Files with enough new content, each once: bounded by the number of spools.
         self._due: dict[SpoolFile, None] = {}
         self._work = asyncio.Event()
@@ -42,7 +44,7 @@ class SpoolCompression:
     def grew(self, local: LocalFragment) -> None:
         """More of a spool may be read. Only a primary tells: its object is the one that is uploaded."""
         file, fragment = local.file, local.fragment
-        if fragment.codec is CompressionCodec.NONE:
+        if fragment.codec is CompressionCodec.NONE or file in self._taken:
             return
         growing = self._growing.get(file)
         if growing is None:
@@ -71,6 +73,7 @@ class SpoolCompression:
 
     def forget(self, file: SpoolFile) -> None:
         """Nothing more will come of this spool."""
+        self._taken.add(file)
         self._growing.pop(file, None)
         self._due.pop(file, None)
 
@@ -96,8 +99,9 @@ class SpoolCompression:
         async with growing.lock:
             try:
                 await growing.compressor.advance(growing.through, file.commit_ends)
-            except GazetteError as error:
-                # The persister begins again from the content; nothing depends on this having worked.
+            except Exception as error:
+                # Whatever it is, it must not end the compression of all others. The persister begins again from
+                # the content; nothing depends on this having worked.
                 log.warning(
                     "spool could not be compressed while growing (will be when complete)",
                     extra={"spool": file.stem.name, "error": str(error)},

@@ -23,7 +23,7 @@ from fragment.spool_file import CONTENT_SUFFIX, LOG_SUFFIX, PACKED_SUFFIX, Spool
 from fragment.spool_log import LogEncoder, decode
 from fragment.spool_recovery import Copy, classify
 from protocol import duration
-from protocol.errors import GazetteError, ValidationError
+from protocol.errors import GazetteError, UnavailableError, ValidationError
 from protocol.fragment import Fragment
 
 FORMAT = 1
@@ -65,10 +65,13 @@ class RecoveredSpool:
 
     stem: Path
     copy: Copy
+    size_bytes: int
+    budget: SpoolBudget
 
     def remove(self) -> None:
-        for suffix in (CONTENT_SUFFIX, LOG_SUFFIX):
+        for suffix in (LOG_SUFFIX, CONTENT_SUFFIX):
             self.stem.with_name(self.stem.name + suffix).unlink(missing_ok=True)
+        self.budget.shrink(self.size_bytes)
 
 
 class SpoolDirectory:
@@ -105,7 +108,13 @@ class SpoolDirectory:
         with self._files_lock:
             self._files.add(file)
         if self.syncs_commits:
-            self._sync_entries()
+            try:
+                self._sync_entries()
+            except OSError as error:
+                file.remove()
+                raise UnavailableError(
+                    f"could not sync the spool directory {self.path}: {error.strerror}; check its disk"
+                ) from error
         return file
 
     def recover(self) -> Iterator[RecoveredSpool]:
@@ -113,7 +122,10 @@ class SpoolDirectory:
         for packed in self.path.glob(f"*{PACKED_SUFFIX}"):
             packed.unlink()
         for stem in self._stems():
-            yield RecoveredSpool(stem, self._classified(stem))
+            files = [stem.with_name(stem.name + suffix) for suffix in (LOG_SUFFIX, CONTENT_SUFFIX)]
+            size_bytes = sum(file.stat().st_size for file in files if file.exists())
+            self.budget.grow(size_bytes)
+            yield RecoveredSpool(stem, self._classified(stem), size_bytes, self.budget)
 
     def sync_dirty(self) -> list[SpoolEndedError]:
         """Sync every spool that was written since the last time. A spool whose sync fails has ended, and is told."""

@@ -39,13 +39,15 @@ class SpoolFile:
         self._budget = budget
         self._content_length = 0
         self._log_length = 0
+        # Bytes of these files that the budget counts.
+        self._counted = 0
         # Some of the ends of commits, ascending: where the content may be cut so that no append is.
         self.commit_ends: list[int] = []
         self._ended: str | None = None
         # Set after a write and cleared before a sync, so that a write beside a periodic sync is never missed.
         self._content_dirty = False
         self._log_dirty = False
-        self._removed = False
+        self._is_released_by_holders = False
         self._log = self._content = -1
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
@@ -84,12 +86,12 @@ class SpoolFile:
         grown = position + len(data) - self._content_length
         if grown > 0:
             self._content_length += grown
-            self._budget.grow(grown)
+            self._count(grown)
 
-    def record(self, spool: Spool, spec: bytes) -> None:
+    def record(self, spool: Spool, spec: bytes, *, persisted: bool = False) -> None:
         """Append a commit record. If that fails, the log ends where it did before."""
         self._check_open()
-        frame = self._encoder.encode(spool, spec)
+        frame = self._encoder.encode(spool, spec, persisted=persisted)
         try:
             _pwrite_all(self._log, frame, self._log_length)
         except OSError as error:
@@ -97,6 +99,7 @@ class SpoolFile:
             raise _unavailable("write", self.stem, error) from error
         self._encoder.written(spec)
         self._log_length += len(frame)
+        self._count(len(frame))
         self._log_dirty = True
         end = spool.fragment.end
         if end >= (self.commit_ends[-1] if self.commit_ends else self.begin) + END_SPACING_BYTES:
@@ -132,14 +135,38 @@ class SpoolFile:
         """For whoever sends or compresses the content. Valid while this object is held."""
         return self._content
 
+    @property
+    def last_spec(self) -> bytes:
+        """The spec of the last record, as protobuf; empty where none was given."""
+        return self._encoder.last_spec
+
     def remove(self) -> None:
         """Unlink the files. Open descriptors stay good for those who are still reading."""
         # The log first: should the process die in between, content without one counts as never committed.
         for path in (self.log_path, self.content_path, self.packed_path):
             path.unlink(missing_ok=True)
-        if not self._removed:
-            self._removed = True
-            self._budget.shrink(self._content_length)
+        self._release(self._counted)
+
+    def remove_content(self, spool: Spool) -> None:
+        """Unlink the content, which is in a store, and let the log say so: its last record is still needed."""
+        self.record(spool, self.last_spec, persisted=True)
+        self.sync()
+        for path in (self.content_path, self.packed_path):
+            path.unlink(missing_ok=True)
+        self._release(min(self._content_length, self._counted))
+
+    def keep_until_released(self) -> None:
+        """Leave the files to those who read them: they go with the last holder. Nobody waits for their upload."""
+        self._is_released_by_holders = True
+        self._release(self._counted)
+
+    def _count(self, count: int) -> None:
+        self._counted += count
+        self._budget.grow(count)
+
+    def _release(self, count: int) -> None:
+        self._counted -= count
+        self._budget.shrink(count)
 
     def _check_open(self) -> None:
         if self._ended is not None:
@@ -157,6 +184,8 @@ class SpoolFile:
             raise self._ended_error() from error
 
     def __del__(self) -> None:
+        if self._is_released_by_holders:
+            self.remove()
         for descriptor in (self._log, self._content):
             if descriptor >= 0:
                 os.close(descriptor)

@@ -10,15 +10,19 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar
 from zlib import crc32
 
 from google.protobuf.message import DecodeError
 
 from fragment.spool import EpochMark, Spool
 from protocol.codec import CompressionCodec
+from protocol.errors import ValidationError
 from protocol.fragment import NO_SUM
 from protocol.gen import journal_pb2, spool_pb2
 from protocol.label import LabelSet
+
+T = TypeVar("T")
 
 VERSION = 1
 RECORD_BYTES_MAX = 1 << 20
@@ -45,6 +49,8 @@ class CommitRecord:
     synced: bool
     # The last spec seen, as protobuf; empty where none was given.
     spec: bytes
+    # The bytes are in a store, and need not be here.
+    persisted: bool
 
 
 class LogEncoder:
@@ -58,7 +64,11 @@ class LogEncoder:
         self._shared = b""
         self._last_spec: bytes | None = None
 
-    def encode(self, spool: Spool, spec: bytes) -> bytes:
+    @property
+    def last_spec(self) -> bytes:
+        return self._last_spec or b""
+
+    def encode(self, spool: Spool, spec: bytes, *, persisted: bool = False) -> bytes:
         """The frame of a commit record of `spool`, whose journal's spec is now `spec`."""
         fragment = spool.fragment
         key = (fragment.begin, fragment.codec, spool.epoch)
@@ -70,6 +80,7 @@ class LogEncoder:
             # One more than it is, so that zero says that it is not known.
             acked_through=0 if spool.acked_through is None else spool.acked_through + 1,
             first_append_ns=spool.first_append_ns or 0,
+            persisted=persisted,
         )
         if spool.registers.labels:
             message.registers.CopyFrom(spool.registers.to_proto())
@@ -77,6 +88,11 @@ class LogEncoder:
             message.spec.ParseFromString(spec)
         # Encoded messages that follow each other read as one.
         payload = self._shared + message.SerializeToString()
+        if len(payload) > RECORD_BYTES_MAX:
+            raise ValidationError(
+                f"the registers and the spec of {fragment.journal} take {len(payload)} bytes in a commit record, "
+                f"which holds {RECORD_BYTES_MAX}: remove registers"
+            )
         length = len(payload).to_bytes(4, "little")
         return b"".join((length, _TRAILER.pack(crc32(length)), payload, _TRAILER.pack(crc32(payload))))
 
@@ -158,22 +174,28 @@ def _record(payload: bytes, before: CommitRecord | None) -> CommitRecord | None:
         return None
     spec = message.spec.SerializeToString() if message.HasField("spec") else None
     record = CommitRecord(
-        message.journal,
-        EpochMark(message.create_revision, message.epoch),
+        _shared(message.journal, before.journal if before else None),
+        _shared(EpochMark(message.create_revision, message.epoch), before.epoch if before else None),
         message.begin,
         message.end,
         message.sum or NO_SUM,
         codec,
-        LabelSet.from_proto(message.registers),
+        _shared(LabelSet.from_proto(message.registers), before.registers if before else None),
         message.acked_through - 1 if message.acked_through else None,
         message.first_append_ns or None,
-        message.boot_id,
+        _shared(message.boot_id, before.boot_id if before else None),
         message.synced,
         spec if spec is not None else (before.spec if before else b""),
+        message.persisted,
     )
     if before and (record.journal, record.begin) != (before.journal, before.begin):
         return None
     return record if before is None or record.end >= before.end else None
+
+
+def _shared(value: T, before: T | None) -> T:
+    """The same object as in the record before, where it is equal: a log may have a million records."""
+    return before if before is not None and before == value else value
 
 
 def spec_of(record: CommitRecord) -> journal_pb2.JournalSpec:

@@ -20,6 +20,7 @@ class Worth(Enum):
     WHOLE = "content and log end at the last commit"
     CUT = "what follows the last commit was never committed, and is cut"
     DAMAGED = "committed bytes are missing or wrong: it proves no end"
+    STORED = "its bytes are in a store; it tells where this directory's commits of an epoch ended"
     EMPTY = "nothing was ever committed"
 
 
@@ -43,7 +44,7 @@ class Copy:
     def fragment(self) -> Fragment | None:
         """What an undamaged copy holds."""
         last = self.last
-        return None if last is None or self.worth is Worth.DAMAGED else fragment_at(last)
+        return fragment_at(last) if last and self.worth in (Worth.WHOLE, Worth.CUT) else None
 
     def cut_at(self, end: int) -> CommitRecord | None:
         """The greatest verified commit at or below `end`: where this copy is cut when its epoch closes there."""
@@ -65,6 +66,8 @@ def classify(log: Log, content: Iterable[bytes], content_length: int, boot_id: b
             return Copy(Worth.DAMAGED, "the first record of the log is damaged", (), None)
         return Copy(Worth.EMPTY, "", (), None)
     last = log.records[-1]
+    if last.persisted and log.tail is not Tail.DAMAGED:
+        return Copy(Worth.STORED, "", log.records, None)
     verified = _verified(log.records, content)
     reason = _damage(log, last, content_length, verified, boot_id)
     if reason:

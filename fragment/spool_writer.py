@@ -41,6 +41,8 @@ class CompletedSpool:
 
     spool: Spool
     file: SpoolFile
+    # Whether a later record of the same epoch is on disk, so that this one's log may go.
+    is_superseded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +105,8 @@ class SpoolWriter:
                     self._sync()
                 case Record(recorded):
                     self._record(recorded)
-                case Completed(whole):
-                    completed = self._hand_on(whole)
+                case Completed(whole, is_superseded):
+                    completed = self._hand_on(whole, is_superseded)
                 case Abandoned():
                     self._abandon()
                 case Visible(fragment):
@@ -137,12 +139,12 @@ class SpoolWriter:
             file = self._begun = self._directory.create(spool.fragment)
         file.record(spool, self._spec())
 
-    def _hand_on(self, spool: Spool) -> CompletedSpool | None:
+    def _hand_on(self, spool: Spool, is_superseded: bool) -> CompletedSpool | None:
         file, self._file, self._begun = self._file, self._begun, None
         if file is None:
             return None
         self._completed[spool.fragment.begin] = file
-        return CompletedSpool(spool, file)
+        return CompletedSpool(spool, file, is_superseded)
 
     def _abandon(self) -> None:
         if self._file:

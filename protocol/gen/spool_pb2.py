@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from protocol.gen import journal_pb2 as protocol_dot_gen_dot_journal__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18protocol/gen/spool.proto\x12\tpygazette\x1a\x1aprotocol/gen/journal.proto\"\xc8\x02\n\x0bSpoolRecord\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0f\n\x07journal\x18\x02 \x01(\t\x12\x17\n\x0f\x63reate_revision\x18\x03 \x01(\x03\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\x12\r\n\x05\x62\x65gin\x18\x05 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x06 \x01(\x03\x12\x0b\n\x03sum\x18\x07 \x01(\x0c\x12)\n\x05\x63odec\x18\x08 \x01(\x0e\x32\x1a.protocol.CompressionCodec\x12%\n\tregisters\x18\t \x01(\x0b\x32\x12.protocol.LabelSet\x12\x15\n\racked_through\x18\n \x01(\x03\x12\x17\n\x0f\x66irst_append_ns\x18\x0b \x01(\x03\x12\x0f\n\x07\x62oot_id\x18\x0c \x01(\x0c\x12\x0e\n\x06synced\x18\r \x01(\x08\x12#\n\x04spec\x18\x0e \x01(\x0b\x32\x15.protocol.JournalSpecb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18protocol/gen/spool.proto\x12\tpygazette\x1a\x1aprotocol/gen/journal.proto\"\xdb\x02\n\x0bSpoolRecord\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0f\n\x07journal\x18\x02 \x01(\t\x12\x17\n\x0f\x63reate_revision\x18\x03 \x01(\x03\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\x12\r\n\x05\x62\x65gin\x18\x05 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x06 \x01(\x03\x12\x0b\n\x03sum\x18\x07 \x01(\x0c\x12)\n\x05\x63odec\x18\x08 \x01(\x0e\x32\x1a.protocol.CompressionCodec\x12%\n\tregisters\x18\t \x01(\x0b\x32\x12.protocol.LabelSet\x12\x15\n\racked_through\x18\n \x01(\x03\x12\x17\n\x0f\x66irst_append_ns\x18\x0b \x01(\x03\x12\x0f\n\x07\x62oot_id\x18\x0c \x01(\x0c\x12\x0e\n\x06synced\x18\r \x01(\x08\x12\x11\n\tpersisted\x18\x0f \x01(\x08\x12#\n\x04spec\x18\x0e \x01(\x0b\x32\x15.protocol.JournalSpecb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,5 +33,5 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protocol.gen.spool_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SPOOLRECORD']._serialized_start=68
-  _globals['_SPOOLRECORD']._serialized_end=396
+  _globals['_SPOOLRECORD']._serialized_end=415
 # @@protoc_insertion_point(module_scope)

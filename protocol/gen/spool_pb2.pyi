@@ -38,6 +38,7 @@ class SpoolRecord(_message.Message):
     FIRST_APPEND_NS_FIELD_NUMBER: _builtins.int
     BOOT_ID_FIELD_NUMBER: _builtins.int
     SYNCED_FIELD_NUMBER: _builtins.int
+    PERSISTED_FIELD_NUMBER: _builtins.int
     SPEC_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """Of the log's format. A reader refuses what is newer than it knows."""
@@ -59,6 +60,10 @@ class SpoolRecord(_message.Message):
     """Which start of the machine this was written under: bytes that were not synced do not outlive it."""
     synced: _builtins.bool
     """Whether content and record were synced to disk before the commit was answered."""
+    persisted: _builtins.bool
+    """The bytes [begin, end) are in a store, and the content file may be gone. Such a record stays for what it says
+    of its epoch: without it the directory would seem never to have committed in it.
+    """
     @_builtins.property
     def registers(self) -> _journal_pb2.LabelSet: ...
     @_builtins.property
@@ -81,11 +86,12 @@ class SpoolRecord(_message.Message):
         first_append_ns: _builtins.int = ...,
         boot_id: _builtins.bytes = ...,
         synced: _builtins.bool = ...,
+        persisted: _builtins.bool = ...,
         spec: _journal_pb2.JournalSpec | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["registers", b"registers", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_through", b"acked_through", "begin", b"begin", "boot_id", b"boot_id", "codec", b"codec", "create_revision", b"create_revision", "end", b"end", "epoch", b"epoch", "first_append_ns", b"first_append_ns", "journal", b"journal", "registers", b"registers", "spec", b"spec", "sum", b"sum", "synced", b"synced", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_through", b"acked_through", "begin", b"begin", "boot_id", b"boot_id", "codec", b"codec", "create_revision", b"create_revision", "end", b"end", "epoch", b"epoch", "first_append_ns", b"first_append_ns", "journal", b"journal", "persisted", b"persisted", "registers", b"registers", "spec", b"spec", "sum", b"sum", "synced", b"synced", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

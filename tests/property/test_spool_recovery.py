@@ -183,7 +183,8 @@ class SpoolLife(RuleBasedStateMachine):
 
     @invariant()
     def the_budget_counts_what_is_on_disk(self) -> None:
-        on_disk = sum(path.stat().st_size for path in self.folder.glob(f"*{CONTENT_SUFFIX}"))
+        files = [*self.folder.glob(f"*{CONTENT_SUFFIX}"), *self.folder.glob(f"*{LOG_SUFFIX}")]
+        on_disk = sum(path.stat().st_size for path in files)
         assert self.directory.budget.held_bytes == on_disk
 
     def teardown(self) -> None:

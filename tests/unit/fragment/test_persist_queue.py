@@ -17,8 +17,8 @@ def queue(parallel_max: int = 32) -> PersistQueue[Item]:
 
 def test_the_primary_s_copy_goes_at_once_and_a_replica_s_later() -> None:
     held, primary, replica = queue(), Item(), Item()
-    held.add(replica, 100.0, primary=False, is_open=True)
     held.add(primary, 100.0, primary=True, is_open=True)
+    held.add(replica, 100.0, primary=False, is_open=True)
     assert held.start(100.0) == [primary]
     due_s = held.next_due_s()
     assert due_s is not None
@@ -33,12 +33,22 @@ def test_no_more_run_at_once_than_allowed() -> None:
     items = [Item() for _ in range(1000)]
     for item in items:
         held.add(item, 0.0, primary=True, is_open=True)
-    running = held.start(0.0)
-    assert running == items[:4]
-    assert held.start(0.0) == []
+    assert held.start(0.0) == [items[0]], "the others are spread out"
+    running = held.start(60.0)
+    assert len(running) == 3
+    assert held.start(60.0) == []
     assert held.next_due_s() is None, "nothing more starts by time alone"
     held.done(running[0])
-    assert held.start(0.0) == [items[4]]
+    assert len(held.start(60.0)) == 1
+
+
+def test_a_stampede_is_spread_out() -> None:
+    held = queue(parallel_max=2000)
+    for _ in range(1000):
+        held.add(Item(), 0.0, primary=True, is_open=True)
+    started = [len(held.start(now_s)) for now_s in range(1, 31)]
+    assert sum(started) == 1000
+    assert max(started) < 300
 
 
 def test_what_is_not_decided_does_not_start_however_late() -> None:
@@ -69,9 +79,9 @@ def test_failures_do_not_wait_for_each_other() -> None:
     items = [Item() for _ in range(20)]
     for item in items:
         held.add(item, 0.0, primary=True, is_open=True)
-    for item in held.start(0.0):
-        held.failed(item, 0.0)
-    assert set(held.start(1.0)) == set(items), "all of them are due within the first pause, and may run together"
+    for item in held.start(10.0):
+        held.failed(item, 10.0)
+    assert set(held.start(11.0)) == set(items), "all of them are due within the first pause, and may run together"
 
 
 def test_a_process_that_leaves_does_not_wait_for_insurance_but_minds_failures() -> None:

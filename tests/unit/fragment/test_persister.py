@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import os
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,7 +16,8 @@ from fragment.spool import EpochMark, Proposal
 from fragment.spool_budget import SpoolBudget
 from fragment.spool_compression import SpoolCompression
 from fragment.spool_directory import FsyncMode, SpoolDirectory
-from fragment.spool_writer import CompletedSpool, SpoolWriter
+from fragment.spool_file import SpoolEndedError
+from fragment.spool_writer import CompletedSpool, LocalFragment, SpoolWriter
 from fragment.stores.blob_store import BlobStore, StoreDeniedError
 from fragment.stores.open_stores import OpenStores, StoreSettings
 from protocol.codec import CompressionCodec
@@ -45,6 +47,8 @@ class World:
     # Errors that opening a store raises, by its URL.
     denied: dict[str, Exception] = field(default_factory=dict)
     refused: asyncio.Event = field(default_factory=asyncio.Event)
+    # A store that stands before the real one.
+    instead: BlobStore | None = None
 
     def spool(
         self, *appends: bytes, codec: CompressionCodec = CompressionCodec.NONE, acked: int | None = None
@@ -81,6 +85,8 @@ async def world(tmp_path: Path, current: JournalSpec | None, **settings: bool) -
         if error := made.denied.get(url):
             made.refused.set()
             raise error
+        if made.instead is not None:
+            return made.instead
         return await stores.open(url)
 
     loop = asyncio.get_running_loop()
@@ -109,8 +115,12 @@ async def test_a_completed_spool_is_stored_and_its_files_go(tmp_path: Path) -> N
         name = f"one/{completed.spool.fragment.content_path}"
         assert held.objects() == {name: b"hello world\n"}
         assert held.persisted == [replace(completed.spool.fragment, backing_store="file:///one/")]
-        assert held.spool_files() == []
         assert held.persister.waiting == []
+        assert held.spool_files() == [".commits"], "the last word on an epoch that may be open"
+        held.persister.closed("a/b", EPOCH, 12)
+        await held.persister.finish()
+        assert held.spool_files() == []
+        assert held.directory.budget.held_bytes == 0
 
 
 async def test_codecs_and_postfixes_are_those_of_the_spec(tmp_path: Path) -> None:
@@ -121,7 +131,7 @@ async def test_codecs_and_postfixes_are_those_of_the_spec(tmp_path: Path) -> Non
         ((path, data),) = held.objects().items()
         assert path == f"one/a/b/date=2026-01-02/{completed.spool.fragment.content_name}"
         assert gzip.decompress(data) == b"hello world\n"
-        assert held.spool_files() == []
+        assert held.spool_files() == [".commits"]
 
 
 async def test_an_object_that_is_there_is_not_put_again(tmp_path: Path) -> None:
@@ -133,31 +143,40 @@ async def test_an_object_that_is_there_is_not_put_again(tmp_path: Path) -> None:
         held.persister.complete(completed, EPOCH.create_revision, primary=False)
         await held.persister.finish()
         assert path.read_bytes() == b"already here"
-        assert held.spool_files() == []
+        assert held.spool_files() == [".commits"]
 
 
 async def test_what_is_not_acknowledged_waits_and_is_left_for_the_next_start(tmp_path: Path) -> None:
     async with world(tmp_path, spec()) as held:
         completed = held.spool(b"hello", b"world", acked=0)
         held.persister.complete(completed, EPOCH.create_revision, primary=True)
-        held.persister.acked("a/b", 5)
+        held.persister.acked("a/b", EPOCH, 5)
         await held.persister.finish()
         assert held.objects() == {}
         assert held.spool_files() == [".commits", ".content"]
-        held.persister.acked("a/b", 10)
+        held.persister.acked("a/b", EpochMark(5, 2), 40)
+        held.persister.acked("a/b", EpochMark(6, 1), 40)
+        await held.persister.finish()
+        assert held.objects() == {}, "the word of another epoch, or of another journal of that name, decides nothing"
+        held.persister.acked("a/b", EPOCH, 10)
         await held.persister.finish()
         assert list(held.objects().values()) == [b"helloworld"]
 
 
-async def test_a_closed_epoch_cuts_what_is_beyond_its_end(tmp_path: Path) -> None:
+async def test_a_closed_epoch_cuts_what_is_beyond_its_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with world(tmp_path, spec(codec=CompressionCodec.GZIP)) as held:
         completed = held.spool(b"hello", b"world", codec=CompressionCodec.GZIP, acked=0)
         held.persister.complete(completed, EPOCH.create_revision, primary=True)
-        held.persister.closed("a/b", EPOCH.number, 5)
+        held.persister.closed("a/b", EpochMark(6, 1), 10)
+        await held.persister.finish()
+        assert held.objects() == {}
+        held.persister.closed("a/b", EPOCH, 5)
         await held.persister.finish()
         ((path, data),) = held.objects().items()
         assert "/0000000000000000-0000000000000005-aaf4c61ddcc5e8a2dabede0f3b482cd9aea9434d.gz" in path
         assert gzip.decompress(data) == b"hello"
+        assert held.spool_files() == []
+        assert "never acknowledged were cut" in caplog.text
 
 
 async def test_a_failure_is_retried_and_nothing_is_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -177,6 +196,8 @@ async def test_only_an_exiting_broker_passes_a_store_over_that_turns_it_away(tmp
     async with world(tmp_path, spec("file:///one/", "file:///two/")) as held:
         held.denied["file:///one/"] = StoreDeniedError("403")
         held.persister.complete(held.spool(b"hello"), EPOCH.create_revision, primary=True)
+        await held.refused.wait()
+        assert held.objects() == {}
         await held.persister.finish()
         assert [path.split("/")[0] for path in held.objects()] == ["two"]
         assert held.persisted[0].backing_store == "file:///two/"
@@ -208,7 +229,7 @@ async def test_bytes_of_a_deleted_journal_go_if_the_operator_said_so(
         held.current = None
         held.persister.complete(completed, EPOCH.create_revision, primary=True)
         await held.persister.finish()
-        assert (held.objects(), held.spool_files()) == ({}, [])
+        assert (held.objects(), held.spool_files()) == ({}, [".commits"])
         assert "discarded" in caplog.text
 
 
@@ -226,10 +247,12 @@ async def test_a_template_beyond_us_stores_without_postfix_and_says_so(
 async def test_a_journal_without_stores_keeps_its_files(tmp_path: Path) -> None:
     none = JournalSpec("a/b", 1, fragment=FragmentPolicy(1 << 20, CompressionCodec.NONE))
     async with world(tmp_path, none) as held:
-        held.persister.complete(held.spool(b"hello"), EPOCH.create_revision, primary=True)
+        completed = held.spool(b"hello")
+        held.persister.complete(completed, EPOCH.create_revision, primary=True)
         await held.persister.finish()
         assert held.spool_files() == [".commits", ".content"]
         assert held.persisted == []
+        assert held.directory.budget.held_bytes == 0, "nobody waits for its upload"
 
 
 async def test_a_growing_spool_is_compressed_before_it_is_complete(tmp_path: Path) -> None:
@@ -252,8 +275,108 @@ async def test_a_growing_spool_is_compressed_before_it_is_complete(tmp_path: Pat
         held.persister.complete(completed, EPOCH.create_revision, primary=True)
         await held.persister.finish()
         assert len(held.objects()) == 1
-        assert held.spool_files() == []
+        assert held.spool_files() == [".commits"]
+        compression.grew(LocalFragment(completed.spool.fragment, completed.file))
+        await compression.wait_idle()
+        assert held.spool_files() == [".commits"], "a commit that is shown late does not begin the object again"
 
 
 def packed_bytes(held: World) -> int:
     return sum(path.stat().st_size for path in held.directory.path.glob("*.packed"))
+
+
+@pytest.mark.parametrize("at", [9, -2], ids=["first record", "last record"])
+async def test_a_damaged_log_costs_no_acknowledged_byte(tmp_path: Path, at: int) -> None:
+    """The process that wrote the spool knows what it committed; the log is for the one after it."""
+    async with world(tmp_path, spec()) as held:
+        completed = held.spool(b"hello", b"world", b"again")
+        raw = bytearray(completed.file.log_path.read_bytes())
+        raw[at] ^= 1
+        completed.file.log_path.write_bytes(raw)
+        held.persister.complete(completed, EPOCH.create_revision, primary=True)
+        await held.persister.finish()
+        assert list(held.objects().values()) == [b"helloworldagain"]
+
+
+async def test_what_a_deleted_journal_had_acknowledged_is_set_aside_and_no_more(tmp_path: Path) -> None:
+    async with world(tmp_path, spec()) as held:
+        completed = held.spool(b"hello", b"world", acked=5)
+        held.current = None
+        held.persister.complete(completed, EPOCH.create_revision, primary=True)
+        held.persister.deleted("a/b", EPOCH.create_revision)
+        await held.persister.finish()
+        assert list(held.objects().values()) == [b"hello"]
+        assert held.spool_files() == []
+
+
+async def test_an_error_nobody_thought_of_is_retried_like_any_other(tmp_path: Path) -> None:
+    async with world(tmp_path, spec()) as held:
+        held.denied["file:///one/"] = RuntimeError("a library's own")
+        held.persister.complete(held.spool(b"hello"), EPOCH.create_revision, primary=True)
+        await held.refused.wait()
+        held.denied.clear()
+        await held.persister.finish()
+        assert list(held.objects().values()) == [b"hello"]
+
+
+async def test_a_spool_that_the_disk_has_spoiled_is_not_uploaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world(tmp_path, spec()) as held:
+        completed = held.spool(b"hello")
+
+        def failing(_: int) -> None:
+            raise OSError(5, "Input/output error")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fdatasync", failing)
+            with pytest.raises(SpoolEndedError):
+                completed.file.sync()
+        completed.file.content_path.write_bytes(b"hellO")
+        held.persister.complete(completed, EPOCH.create_revision, primary=True)
+        await held.persister.finish()
+        assert held.objects() == {}
+        assert held.spool_files() == [".commits", ".content"]
+        assert "damaged" in caplog.text
+
+
+class Forgetful:
+    """A store that takes everything and shows nothing, until it is told to."""
+
+    def __init__(self, store: BlobStore) -> None:
+        self.store, self.remembers, self.asked_after = store, False, 0
+        self.put_once = asyncio.Event()
+
+    async def exists(self, path: str) -> bool:
+        return self.remembers and await self.store.exists(path)
+
+    async def put(self, path: str, source: Path | int, *, size: int, content_encoding: str | None = None) -> None:
+        await self.store.put(path, source, size=size, content_encoding=content_encoding)
+        self.put_once.set()
+
+
+async def test_files_go_only_when_the_store_shows_the_object(tmp_path: Path) -> None:
+    async with world(tmp_path, spec()) as held:
+        forgetful = Forgetful(await held.stores.open("file:///one/"))
+        held.instead = forgetful  # type: ignore[assignment]
+        held.persister.complete(held.spool(b"hello"), EPOCH.create_revision, primary=True)
+        await forgetful.put_once.wait()
+        assert held.spool_files() == [".commits", ".content"]
+        forgetful.remembers = True
+        await held.persister.finish()
+        assert held.spool_files() == [".commits"]
+
+
+async def test_an_object_that_ran_ahead_of_a_cut_is_made_anew(tmp_path: Path) -> None:
+    async with world(tmp_path, spec(codec=CompressionCodec.GZIP)) as held:
+        compression = held.persister._compression  # noqa: SLF001, what the broker passes in
+        chunk = random.Random(1).randbytes(3 << 20)
+        completed = held.spool(chunk, chunk, chunk, codec=CompressionCodec.GZIP, acked=0)
+        compression.grew(LocalFragment(completed.spool.fragment, completed.file))
+        await compression.wait_idle()
+        assert packed_bytes(held) > 4 << 20
+        held.persister.complete(completed, EPOCH.create_revision, primary=True)
+        held.persister.closed("a/b", EPOCH, 3 << 20)
+        await held.persister.finish()
+        ((_, data),) = held.objects().items()
+        assert gzip.decompress(data) == chunk

@@ -78,9 +78,9 @@ def committed(
     return spool.propose(Proposal(spool.next(), spool.registers, now_ns, epoch, acked))
 
 
-def rolled(spool: Spool, epoch: EpochMark) -> tuple[Spool, tuple[Effect, ...]]:
+def rolled(spool: Spool, epoch: EpochMark, acked: int | None = None) -> tuple[Spool, tuple[Effect, ...]]:
     empty = replace(spool.fragment, begin=spool.fragment.end, sum=NO_SUM)
-    return spool.propose(Proposal(empty, spool.registers, 6, epoch, None))
+    return spool.propose(Proposal(empty, spool.registers, 6, epoch, acked))
 
 
 def test_a_commit_is_recorded_after_its_content_is_safe_and_answered_last() -> None:
@@ -130,7 +130,7 @@ def test_only_what_is_acknowledged_is_shown_where_the_primary_tells() -> None:
 
 def test_commits_that_a_roll_left_behind_are_shown_when_they_are_acknowledged() -> None:
     spool, _ = committed(Spool.fresh("a/b"), b"hello", acked=0)
-    spool, effects = rolled(spool, FIRST)
+    spool, effects = rolled(spool, FIRST, acked=0)
     assert [effect.spool.unseen for effect in effects if isinstance(effect, Completed)] == [spool.unseen]
     spool, _ = committed(spool, b"world", acked=0)
     spool, shown = spool.acked(10)
@@ -166,3 +166,39 @@ def test_a_given_up_spool_is_handed_on_without_its_pending_content() -> None:
     after, effects = spool.complete()
     assert [effect.spool.pending for effect in effects if isinstance(effect, Completed)] == [0]
     assert (after.fragment.begin, after.fragment.end, after.pending) == (5, 5, 0)
+
+
+def test_a_primary_that_does_not_tell_makes_commits_visible_where_they_are_applied() -> None:
+    """One of Go's, after one of ours: nothing may stay hidden for good."""
+    spool, _ = committed(Spool.fresh("a/b"), b"hello", acked=0)
+    spool, effects = committed(spool, b"world", epoch=EpochMark(7, 2), acked=None)
+    assert [effect.fragment.end for effect in effects if isinstance(effect, Visible)] == [10]
+    assert (spool.unseen, spool.acked_through) == ((), None)
+    spool, effects = committed(spool, b"again", epoch=EpochMark(7, 3), acked=10)
+    assert Visible not in kinds(effects)
+    assert spool.acked_through == 10
+
+
+def test_a_commit_is_recorded_with_what_its_own_proposal_told() -> None:
+    spool, _ = committed(Spool.fresh("a/b"), b"hello", acked=0)
+    _, effects = committed(spool, b"world", acked=5)
+    (record,) = [effect for effect in effects if isinstance(effect, Record)]
+    assert record.spool.acked_through == 5
+
+
+def test_a_cut_finds_the_commit_that_ends_there() -> None:
+    spool, _ = committed(Spool.fresh("a/b"), b"hello", acked=0)
+    spool, _ = committed(spool, b"world", acked=5)
+    spool, _ = committed(spool, b"again", acked=5)
+    ends = [commit.end if (commit := spool.commit_at(end)) else None for end in (4, 5, 9, 10, 14, 15, 99)]
+    assert ends == [None, 5, 5, 10, 10, 15, 15]
+
+
+def test_a_completed_spool_knows_whether_a_later_record_stands_in_for_it() -> None:
+    spool, _ = committed(Spool.fresh("a/b"), b"hello")
+    for roll, superseded in (
+        (rolled(spool, FIRST), True),
+        (rolled(spool, EpochMark(7, 2)), False),
+        (spool.complete(), False),
+    ):
+        assert [effect.is_superseded for effect in roll[1] if isinstance(effect, Completed)] == [superseded]

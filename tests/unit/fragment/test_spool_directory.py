@@ -64,7 +64,7 @@ def test_what_was_committed_comes_back_with_all_that_is_known_of_it(tmp_path: Pa
     assert copy.worth is Worth.CUT
     assert copy.fragment == writer.spool.fragment
     assert copy.last is not None
-    assert (copy.last.epoch, copy.last.acked_through, copy.last.first_append_ns) == (EPOCH, 0, 77)
+    assert (copy.last.epoch, copy.last.acked_through, copy.last.first_append_ns) == (EPOCH, 5, 77)
     assert copy.last.registers == LabelSet.of(("author", "x"))
     assert [record.spec for record in copy.records] == [SPEC, SPEC]
     cut = copy.cut_at(7)
@@ -290,6 +290,82 @@ def test_fsync_modes_are_read_from_their_flag(text: str, mode: FsyncMode) -> Non
 def test_other_fsync_modes_are_refused(text: str) -> None:
     with pytest.raises(ValidationError, match=r"broker\.spool-fsync: expected never, commit"):
         FsyncMode.parse(text)
+
+
+def test_a_stored_spool_leaves_its_last_word_and_needs_no_content(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    writer = writer_in(directory)
+    append(writer, b"hello")
+    completed = writer.complete().completed
+    assert completed is not None
+    completed.file.remove_content(completed.spool)
+    log_bytes = completed.file.log_path.stat().st_size
+    assert directory.budget.held_bytes == log_bytes
+    directory.close()
+    after = opened(tmp_path)
+    (spool,) = after.recover()
+    assert (spool.copy.worth, spool.copy.fragment) == (Worth.STORED, None)
+    assert spool.copy.last is not None
+    assert (spool.copy.last.epoch, spool.copy.last.end) == (EPOCH, 5)
+    assert after.budget.held_bytes == log_bytes
+    spool.remove()
+    assert after.budget.held_bytes == 0
+    after.close()
+
+
+def test_files_that_nobody_uploads_go_with_their_last_reader(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    (local,) = append(writer_in(directory), b"hello").visible
+    local.file.keep_until_released()
+    assert directory.budget.held_bytes == 0
+    assert local.file.read(0, 5) == b"hello"
+    path = local.file.content_path
+    assert path.exists()
+    del local
+    assert not path.exists()
+    directory.close()
+
+
+def test_registers_that_do_not_fit_a_record_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    writer = writer_in(directory)
+    append(writer, b"hello")
+    many = LabelSet.of(*((f"register-{at:05d}", "x" * 1000) for at in range(1200)))
+    writer.content(b"world", 0)
+    with pytest.raises(ValidationError, match="remove registers"):
+        writer.propose(Proposal(writer.spool.next(), many, 1, EPOCH))
+    writer.roll_back()
+    append(writer, b"world")
+    directory.close()
+    assert [copy.worth for copy in recovered(tmp_path)] == [Worth.WHOLE]
+
+
+def test_a_directory_that_cannot_be_synced_fails_the_append_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = opened(tmp_path, COMMIT)
+
+    def failing(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", failing)
+        with pytest.raises(UnavailableError, match="could not sync the spool directory"):
+            append(writer_in(directory), b"hello")
+    assert {path.name for path in (tmp_path / "spools").iterdir()} == {"identity.json", "lock"}
+    directory.close()
+
+
+def test_new_entries_reach_the_disk_before_a_commit_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = opened(tmp_path, COMMIT)
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda _: synced.append("entries"))
+    monkeypatch.setattr(os, "fdatasync", lambda _: synced.append("data"))
+    append(writer_in(directory), b"hello")
+    assert synced == ["entries", "data", "data"], "the directory, the content, and then the record"
+    directory.close()
 
 
 def test_this_machine_tells_its_starts_apart() -> None:
