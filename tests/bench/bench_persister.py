@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from fragment.encoder import encoder_of
 from fragment.persister import CurrentSpec, Persister
 from fragment.spool import EpochMark, Proposal
 from fragment.spool_budget import SpoolBudget
@@ -42,14 +43,15 @@ def uploading(peer: AtOnce) -> Iterator[Contest]:
         directory.close()
 
 
-def written(directory: SpoolDirectory, peer: AtOnce, spec: JournalSpec, begin: int) -> CompletedSpool:
+def written(directory: SpoolDirectory, peer: AtOnce, spec: JournalSpec, begin: int, times: int = 1) -> CompletedSpool:
     encoded = spec.to_proto().SerializeToString()
     writer = SpoolWriter("a/b", directory, lambda: encoded)
     empty = replace(writer.spool.fragment, begin=begin, end=begin, codec=peer.codec)
     writer.propose(Proposal(empty, writer.spool.registers, 0))
-    for data in APPENDS:
-        writer.content(data, 0)
-        writer.propose(Proposal(writer.spool.next(), writer.spool.registers, 1, EPOCH))
+    for _ in range(times):
+        for data in APPENDS:
+            writer.content(data, 0)
+            writer.propose(Proposal(writer.spool.next(), writer.spool.registers, 1, EPOCH))
     completed = writer.complete().completed
     assert completed is not None
     return completed
@@ -66,6 +68,31 @@ async def uploaded(completed: CompletedSpool, root: Path, spec: JournalSpec) -> 
         await persister.finish()
         running.cancel()
     await stores.close()
+
+
+@benchmark("persister zstandard: 2 GiB through spool, compression and upload")
+def two_gib() -> Iterator[Contest]:
+    """Memory must not grow with the fragment. The peer only compresses, in memory, piece by piece."""
+    peer, times = PEERS[0], (2 << 30) // len(CONTENT)
+    spec = JournalSpec("a/b", 1, fragment=FragmentPolicy(1 << 34, peer.codec, ("file:///",)))
+    with tempfile.TemporaryDirectory(dir=".") as name, asyncio.Runner() as runner:
+        folder = Path(name)
+        (folder / "store").mkdir()
+        directory = SpoolDirectory(folder / "spools", FsyncMode(), machine_boot_id(), SpoolBudget())
+
+        def ours() -> None:
+            completed = written(directory, peer, spec, 0, times)
+            runner.run(uploaded(completed, folder / "store", spec))
+
+        def floor() -> None:
+            encoder = encoder_of(peer.codec)
+            for _ in range(times):
+                for data in APPENDS:
+                    encoder.feed(data)
+                    encoder.cut()
+
+        yield Contest(ours, floor, "compress alone", 2048, "MiB", memory_bytes_max=64 << 20, rounds=1)
+        directory.close()
 
 
 for _peer in PEERS:

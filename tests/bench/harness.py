@@ -6,8 +6,9 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 ROUNDS = 7
 
@@ -24,6 +25,8 @@ class Contest:
     # Whichever of these is set is compared with what was measured and printed beside it.
     seconds_max: float | None = None
     ratio_min: float | None = None
+    memory_bytes_max: int | None = None
+    rounds: int = ROUNDS
 
 
 Setup = Callable[[], Iterator[Contest]]
@@ -52,6 +55,8 @@ class Result:
     ours_s: list[float]
     peer_s: list[float]
     contest: Contest
+    # How far memory rose above where it was when ours began.
+    memory_bytes: int
 
     @property
     def ratio(self) -> float:
@@ -71,19 +76,41 @@ class Result:
             goals.append(f"{'met' if median <= contest.seconds_max else 'MISSED'}: at most {contest.seconds_max:g} s")
         if contest.ratio_min is not None:
             goals.append(f"{'met' if self.ratio >= contest.ratio_min else 'MISSED'}: at least {contest.ratio_min:.0%}")
+        if contest.memory_bytes_max is not None:
+            word = "met" if self.memory_bytes <= contest.memory_bytes_max else "MISSED"
+            goals.append(f"{word}: {self.memory_bytes >> 20} MiB more memory, at most {contest.memory_bytes_max >> 20}")
         return "; ".join(goals)
 
 
-def run(setup: Setup, rounds: int = ROUNDS) -> Result:
+def run(setup: Setup) -> Result:
     """The two take turns, so that what else the machine is doing hits both."""
     with contextmanager(setup)() as contest:
-        ours, peer = [], []
-        contest.ours()
-        contest.peer()
-        for _ in range(rounds):
+        ours, peer, memory = [], [], 0
+        if contest.rounds > 1:
+            contest.ours()
+            contest.peer()
+        for _ in range(contest.rounds):
+            before = _begin_peak()
             ours.append(_timed(contest.ours))
+            memory = max(memory, _memory("VmHWM") - before)
             peer.append(_timed(contest.peer))
-        return Result(ours, peer, contest)
+        return Result(ours, peer, contest, memory)
+
+
+def _begin_peak() -> int:
+    """Forget the peak of memory so far; returns how much is in use."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    return _memory("VmRSS")
+
+
+def _memory(name: str) -> int:
+    """A figure of Linux about this process; zero elsewhere."""
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith(name):
+                return int(line.split()[1]) << 10
+    return 0
 
 
 def _timed(action: Callable[[], object]) -> float:
