@@ -20,6 +20,8 @@ from protocol.errors import ValidationError, checked
 from protocol.gen import journal_pb2 as pb
 from protocol.identifier import check_journal
 from protocol.journal import Flag, FragmentPolicy, JournalSpec, Suspend, SuspendLevel
+from protocol.label import LabelSet
+from protocol.spec_file import HeldLabels
 from protocol.strict_yaml import INT32, INT64, UINT32, Record, load
 
 _NODE_KEYS = (
@@ -104,10 +106,11 @@ def _node(record: Record, parent: int, children: int) -> JournalNode:
         policy,
         record.member_or_number("flags", Flag, UINT32),
         record.integer("max_append_rate", INT64),
-        _suspend(record.record("suspend", _SUSPEND_KEYS)) if "suspend" in record else None,
+        _suspend(record),
     )
     revision = record.integer("revision", INT64)
-    return JournalNode(spec, record.boolean("delete"), no_stores, revision, parent, children, record.line)
+    delete = False if record.is_zeroed("delete") else record.boolean("delete")
+    return JournalNode(spec, delete, no_stores, revision, parent, children, record.line)
 
 
 def _policy(record: Record) -> FragmentPolicy:
@@ -122,7 +125,10 @@ def _policy(record: Record) -> FragmentPolicy:
     )
 
 
-def _suspend(record: Record) -> Suspend:
+def _suspend(node: Record) -> Suspend | None:
+    if "suspend" not in node:
+        return Suspend() if node.is_zeroed("suspend") else None
+    record = node.record("suspend", _SUSPEND_KEYS)
     return Suspend(record.member_or_number("level", SuspendLevel, INT32), record.integer("offset", INT64))
 
 
@@ -170,23 +176,29 @@ def flatten(nodes: list[JournalNode]) -> pb.ApplyRequest:
     """A change for each journal of a tree, with all that it inherits."""
     request = pb.ApplyRequest()
     specs: list[JournalSpec] = []
+    # Apart from the specs, since labels may be many; only of nodes that have heirs.
+    labels: dict[int, HeldLabels] = {}
     deletes: list[bool | None] = []
     for at, node in enumerate(nodes):
-        specs.append(_inherit(node, specs[node.parent]) if at else node.spec)
+        bare = replace(node.spec, labels=LabelSet())
+        specs.append(_inherit(bare, specs[node.parent], node.no_stores) if at else bare)
+        held = labels[node.parent].given_to(node.spec.labels) if at else HeldLabels(node.spec.labels)
         deletes.append(deletes[node.parent] if at and node.delete is None else node.delete)
+        if node.children:
+            labels[at] = held
         if node.is_directory:
             continue
         if deletes[at]:
             request.changes.add(expect_mod_revision=node.revision, delete=node.spec.name)
         else:
-            request.changes.add(expect_mod_revision=node.revision, upsert=specs[at].to_proto())
+            change = request.changes.add(expect_mod_revision=node.revision, upsert=specs[at].to_proto())
+            change.upsert.labels.CopyFrom(held.message)
     return request
 
 
-def _inherit(node: JournalNode, parent: JournalSpec) -> JournalSpec:
-    spec = node.spec.union(parent)
-    fragment = replace(spec.fragment, stores=()) if node.no_stores else spec.fragment
-    return replace(spec, fragment=fragment, labels=spec_file.inherit_labels(node.spec.labels, parent.labels))
+def _inherit(spec: JournalSpec, parent: JournalSpec, no_stores: bool) -> JournalSpec:
+    inherited = spec.union(parent)
+    return replace(inherited, fragment=replace(inherited.fragment, stores=())) if no_stores else inherited
 
 
 @dataclass(slots=True)

@@ -12,7 +12,9 @@ from functools import reduce
 
 from protocol import spec_file, yaml_text
 from protocol.gen import shard_pb2 as pb
+from protocol.label import LabelSet
 from protocol.shard import ShardSource, ShardSpec
+from protocol.spec_file import HeldLabels
 from protocol.strict_yaml import INT32, INT64, UINT32, Record, load
 
 _SET_KEYS = ("common", "shards")
@@ -94,13 +96,14 @@ def _spec(record: Record) -> ShardSpec:
 def flatten(shards: ShardSet) -> pb.ApplyRequest:
     """A change for each shard, with all that it has in common with the others."""
     request = pb.ApplyRequest()
+    labels, common = HeldLabels(shards.common.labels), replace(shards.common, labels=LabelSet())
     for shard in shards.shards:
         if shard.delete:
             request.changes.add(expect_mod_revision=shard.revision, delete=shard.spec.id)
             continue
-        labels = spec_file.inherit_labels(shard.spec.labels, shards.common.labels)
-        spec = replace(shard.spec.union(shards.common), labels=labels)
-        request.changes.add(expect_mod_revision=shard.revision, upsert=spec.to_proto())
+        spec = replace(shard.spec, labels=LabelSet()).union(common)
+        change = request.changes.add(expect_mod_revision=shard.revision, upsert=spec.to_proto())
+        change.upsert.labels.CopyFrom(labels.given_to(shard.spec.labels).message)
     return request
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 from google.protobuf.message import Message
 
 from protocol import duration
 from protocol.errors import ValidationError
+from protocol.gen import journal_pb2 as pb
 from protocol.label import Label, LabelSet
 from protocol.strict_yaml import Record
 from protocol.validation import validate
@@ -39,16 +42,32 @@ def written_duration(nanoseconds: int) -> str:
     return duration.to_text(nanoseconds) if nanoseconds else ""
 
 
-def inherit_labels(own: LabelSet, inherited: LabelSet) -> LabelSet:
-    """A spec's labels, with those of its parent whose names it has not.
+@dataclass(frozen=True)  # Without slots, which leave no room for cached properties.
+class HeldLabels:
+    """The labels of a parent, judged once for all of its children.
 
     Labels in the wrong order stay so and reach validation, which says what is wrong. The algebra of labels
     would put them in order, and then ours would accept a file that Gazette's tools refuse.
     """
-    for labels in (own, inherited):
-        if any(left[:2] >= right[:2] for left, right in pairwise(labels)):
-            return labels
-    return own.union(inherited)
+
+    labels: LabelSet
+
+    @cached_property
+    def message(self) -> pb.LabelSet:
+        return self.labels.to_proto()
+
+    @cached_property
+    def ascend(self) -> bool:
+        return all(left[:2] < right[:2] for left, right in pairwise(self.labels))
+
+    def given_to(self, own: LabelSet) -> HeldLabels:
+        """A child's labels, with those of ours whose names it has not."""
+        if not own:
+            return self
+        held = HeldLabels(own)
+        if not held.ascend or not self.labels:
+            return held
+        return HeldLabels(own.union(self.labels)) if self.ascend else self
 
 
 def validate_changes(request: Message, lines: Sequence[int]) -> None:

@@ -4,6 +4,9 @@
 fields. What it refuses, it refuses with the line and the key. A null leaves a field unset, and where a text is
 wanted a plain scalar keeps its source (``yes``, ``1.50``), as in Gazette's tools.
 
+A tag must agree with what it is given to, and only the tags of nulls, truth values, numbers, texts, lists and
+mappings are known: Gazette's tools decode some others, so that a file would mean two things.
+
 Aliases stand for what they name. Merge keys (``<<``) are refused: Gazette's tools merge into sub-mappings too,
 which is not what YAML says, and a spec must not mean two things. Trees of specs have inheritance of their own.
 """
@@ -35,6 +38,17 @@ UINT32 = (0, (1 << 32) - 1)
 DEPTH_MAX = 1000
 # How many nodes the aliases of a document may stand for in all. A bomb would stand for billions.
 ALIASED_MAX = 100_000
+
+_STANDARD = "tag:yaml.org,2002:"
+_MAP, _SEQ, _NULL = f"{_STANDARD}map", f"{_STANDARD}seq", f"{_STANDARD}null"
+_TEXT_TAGS = ("!", f"{_STANDARD}str")
+# What a scalar with one of these tags has to read as. A tag does not convert, except that quotes do not count.
+_KINDS: dict[str, tuple[type, ...]] = {
+    _NULL: (type(None),),
+    f"{_STANDARD}bool": (bool,),
+    f"{_STANDARD}int": (int,),
+    f"{_STANDARD}float": (float, int),
+}
 
 E = TypeVar("E", bound=IntEnum)
 
@@ -117,15 +131,35 @@ class _Builder:
     def take(self, event: yaml.Event) -> None:
         line = event.start_mark.line + 1 if event.start_mark else 0
         if isinstance(event, yaml.ScalarEvent):
-            plain = event.implicit[0] if event.tag is None else _is_resolved_tag(event.tag)
-            self._add(Scalar(event.value, plain, line), event.anchor)
+            self._add(self._scalar(event, line), event.anchor)
         elif isinstance(event, yaml.CollectionStartEvent):
+            own = _MAP if isinstance(event, yaml.MappingStartEvent) else _SEQ
+            if event.tag not in (None, own):
+                raise self._mistagged(event.tag, line)
             self._begin(_Open(isinstance(event, yaml.MappingStartEvent), line, event.anchor))
         elif isinstance(event, yaml.CollectionEndEvent):
             done = self._open.pop()
             self._add(done.closed(), done.anchor)
         elif isinstance(event, yaml.AliasEvent):
             self._add(self._target(event.anchor or "", line), None)
+
+    def _scalar(self, event: yaml.ScalarEvent, line: int) -> Scalar:
+        if event.tag is None:
+            return Scalar(event.value, event.implicit[0], line)
+        if event.tag in _TEXT_TAGS:
+            return Scalar(event.value, False, line)
+        kinds = _KINDS.get(event.tag, ())
+        if type(resolve(event.value)) not in kinds:
+            raise self._mistagged(event.tag, line)
+        # Only without its tag do capitals make a difference to a null.
+        return Scalar("" if event.tag == _NULL else event.value, True, line)
+
+    def _mistagged(self, tag: str, line: int) -> ValidationError:
+        within = [opened.nodes[-1] for opened in self._open if opened.is_mapping and len(opened.nodes) % 2]
+        key = within[-1] if within else None
+        place = f"{key.text[:40]}: " if isinstance(key, Scalar) else ""
+        shown = tag.replace(_STANDARD, "!!")[:40]
+        return ValidationError(f"line {line}: {place}the tag {shown} does not hold here: leave it out")
 
     def _begin(self, opened: _Open) -> None:
         if len(self._open) == DEPTH_MAX:
@@ -154,11 +188,6 @@ class _Builder:
         return target
 
 
-def _is_resolved_tag(tag: str) -> bool:
-    """Whether a tag asks for what a plain scalar could be anyway. Any other tag makes a text of it."""
-    return tag.startswith("tag:yaml.org,2002:") and tag != "tag:yaml.org,2002:str"
-
-
 class Record:
     """A mapping with known keys. A field that is missing or null reads as its zero value.
 
@@ -169,6 +198,7 @@ class Record:
     def __init__(self, node: Node, keys: Collection[str], where: str = "the document") -> None:
         self.line = node.line
         self._fields: dict[str, Node] = {}
+        self._zeroed: set[str] = set()
         if isinstance(node, Scalar) and node.resolved is None:
             return
         if isinstance(node, Scalar) or not node.is_mapping:
@@ -183,9 +213,15 @@ class Record:
             seen.add(name)
             if not (isinstance(value, Scalar) and value.resolved is None):
                 self._fields[name] = value
+            elif value.text in ("Null", "NULL"):
+                self._zeroed.add(name)
 
     def __contains__(self, key: str) -> bool:
         return key in self._fields
+
+    def is_zeroed(self, key: str) -> bool:
+        """Whether the field is a null in capitals: where Gazette tells unset from zero, that one is zero."""
+        return key in self._zeroed
 
     def text(self, key: str) -> str:
         return _text(key, self._fields[key]) if key in self._fields else ""

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from google.protobuf.json_format import ParseDict
 
-from protocol import journal_tree
+from protocol import journal_tree, spec_file
 from protocol.codec import CompressionCodec
 from protocol.errors import ValidationError
 from protocol.gen import journal_pb2 as pb
@@ -229,3 +229,46 @@ def test_aliases_stand_for_what_they_name() -> None:
     one, two = journal_tree.parse(text).changes
     assert one.upsert.labels == two.upsert.labels
     assert [label.name for label in two.upsert.labels.labels] == ["aa", "tier"]
+
+
+@pytest.mark.parametrize(
+    ("null", "deleted"), [("Null", False), ("NULL", False), ("null", True), ("~", True), ("", True)]
+)
+def test_a_null_in_capitals_deletes_not(null: str, deleted: bool) -> None:
+    text = f"name: acme/\ndelete: true{SHARED}children:\n- name: acme/x1\n  delete: {null}\n"
+    (change,) = journal_tree.flatten(journal_tree.decode(text)).changes
+    assert (change.delete == "acme/x1") is deleted
+
+
+@pytest.mark.parametrize(("null", "present"), [("Null", True), ("null", False)])
+def test_a_null_in_capitals_is_a_suspension_without_content(null: str, present: bool) -> None:
+    (change,) = journal_tree.parse(f"name: acme/x1{SHARED}suspend: {null}\n").changes
+    assert change.upsert.HasField("suspend") is present
+
+
+def test_labels_pass_through_directories_to_journals_with_and_without_their_own() -> None:
+    text = f"""name: acme/{SHARED}children:
+- name: acme/a/
+  labels: [{{name: aa}}]
+  children:
+  - name: acme/a/one
+    labels: [{{name: tier, value: blue}}]
+  - name: acme/a/two
+- name: acme/b
+"""
+    labels = [
+        [(label.name, label.value) for label in change.upsert.labels.labels]
+        for change in journal_tree.parse(text).changes
+    ]
+    assert labels == [[("aa", ""), ("tier", "blue")], [("aa", ""), ("tier", "gold")], [("tier", "gold")]]
+
+
+def test_labels_that_are_inherited_unchanged_are_merged_once() -> None:
+    held = spec_file.HeldLabels(LabelSet.of(("aa", ""), ("tier", "gold")))
+    assert held.given_to(LabelSet()) is held
+    assert held.message is held.given_to(LabelSet()).message
+
+
+def test_a_journal_with_children_flattens_even_though_no_check_lets_it_pass() -> None:
+    nodes = journal_tree.decode("name: acme/x1\nchildren:\n- name: acme/x12\n")
+    assert len(journal_tree.flatten(nodes).changes) == 2

@@ -57,6 +57,9 @@ def test_a_null_leaves_every_type_unset(null: str) -> None:
         (".5", 0),
         ("1e-400", 0),
         ("!!int 3", 3),
+        ("!!int '3'", 3),
+        ("!!float 3", 3),
+        ("!!float 3.7", 3),
         ("2147483647", 2147483647),
     ],
 )
@@ -138,6 +141,50 @@ def test_a_choice_goes_by_name_and_where_allowed_by_number() -> None:
             record(text).member("x", Colour)
     with pytest.raises(ValidationError, match="expected one of NONE, RED"):
         record('"1"').member_or_number("x", Colour, INT32)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "!!binary aGk=",
+        "!!int 3.7",
+        "!!int 1.0",
+        "!!int 2026-01-02",
+        "!!bool 1",
+        "!!null x",
+        "!!seq 3",
+        "!!map 3",
+        "!!float x",
+        "!!timestamp 2026-01-02",
+        "!local x",
+        "!!map [a]",
+        "!!seq {a: b}",
+        "!!set {a: b}",
+        "[1, !!binary aGk=]",
+    ],
+)
+def test_a_tag_that_does_not_hold_is_refused(text: str) -> None:
+    with pytest.raises(ValidationError, match=r"^line 2: x: the tag !!?[a-z]+ does not hold here"):
+        load(f"y: 1\nx: {text}")
+
+
+def test_a_tag_that_does_not_hold_is_refused_at_a_key_too() -> None:
+    with pytest.raises(ValidationError, match=r"^line 1: the tag !!binary does not hold here"):
+        load("!!binary eA==: 1")
+
+
+def test_tags_that_hold_change_nothing() -> None:
+    tagged = load("!!map {!!str x: !!seq [!!str 3, !!null '', ! 4, !!int 5]}")
+    assert Record(tagged, ("x",)).texts("x") == ("3", "", "4", "5")
+    assert record("!!bool 'yes'").boolean("x") is True
+
+
+@pytest.mark.parametrize("null", ["Null", "NULL"])
+def test_a_null_in_capitals_is_told_apart(null: str) -> None:
+    assert record(null).is_zeroed("x")
+    assert not record(f"!!null {null}").is_zeroed("x")
+    assert not record("null").is_zeroed("x")
+    assert not record(f"'{null}'").is_zeroed("x")
 
 
 def test_nulls_in_a_list_are_empty_texts() -> None:
