@@ -35,6 +35,7 @@ _ROUTE = pb.Route(
 _SEGMENT = recorded_op_pb2.Segment(author=1, first_seq_no=1, last_seq_no=2, log="acme/log")
 _SHARD_SPEC = shard_pb2.ShardSpec(id="shard-1", max_txn_duration=Duration(seconds=1))
 _IDLE = shard_pb2.ReplicaStatus()
+_FAILED = shard_pb2.ReplicaStatus(code=shard_pb2.ReplicaStatus.FAILED, errors=["oh"])
 # Of types that no vector is of, and where no vector holds what a rule is about.
 _OURS: list[Message] = [
     Duration(seconds=61),
@@ -42,6 +43,7 @@ _OURS: list[Message] = [
     epoch_pb2.Copy(spool_id=bytes(16), create_revision=1, number=2, end=3),
     recorded_op_pb2.FnodeSegments(fnode=1, segments=[_SEGMENT]),
     shard_pb2.ListResponse.Shard(spec=_SHARD_SPEC, mod_revision=1, route=_ROUTE, status=[_IDLE, _IDLE]),
+    shard_pb2.ListResponse.Shard(spec=_SHARD_SPEC, mod_revision=1, route=_ROUTE, status=[_FAILED, _IDLE]),
     shard_pb2.UnassignResponse(),
 ]
 # Where Gazette's errors call a field otherwise. Nothing is said of what it embeds.
@@ -58,7 +60,7 @@ _NAMES = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Corruption:
     """One field of a message, and what its rule refuses."""
 
@@ -78,7 +80,8 @@ class Corruption:
     def leaf(self) -> str:
         return ".".join(part for part in self.field.split(".") if not part.isdigit())
 
-    def originals(self) -> list[Message]:
+    def candidates(self) -> list[Message]:
+        """Valid messages that it can be done to."""
         return [message for message in valid(self.kind) if self.applies(message)]
 
     def corrupt(self, message: Message, value: Any) -> None:
@@ -97,7 +100,7 @@ class Corruption:
             setattr(holder, last, value)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Held:
     """The corruption of a message that another one holds; of a list, that of its first element."""
 
@@ -128,13 +131,13 @@ class Held:
             return bool(held) and self.part.applies(held[0])
         return message.HasField(self.field.name) and self.part.applies(held)
 
-    def originals(self) -> list[Message]:
+    def candidates(self) -> list[Message]:
         """Vectors that hold such a part, or else vectors into which one fits."""
         found = [message for message in valid(self.kind) if self.applies(message)]
         return found[:_ORIGINALS] or list(islice(self._fitted(), _ORIGINALS))
 
     def _fitted(self) -> Iterator[Message]:
-        for part in self.part.originals():
+        for part in originals(self.part):
             for vector in valid(self.kind):
                 message = copy_of(vector)
                 held = getattr(message, self.field.name)
@@ -149,6 +152,11 @@ class Held:
     def corrupt(self, message: Message, value: Any) -> None:
         held = getattr(message, self.field.name)
         self.part.corrupt(held[0] if self.field.is_repeated else held, value)
+
+
+@cache
+def originals(corruption: Corruption | Held) -> list[Message]:
+    return corruption.candidates()
 
 
 def copy_of(message: Message) -> Message:

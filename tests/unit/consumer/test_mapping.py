@@ -62,6 +62,13 @@ def test_a_key_that_weighs_nothing_goes_to_the_first_partition() -> None:
     assert Partitions(["same", "same"]).rendezvous(b"same") == "same"
 
 
+@pytest.mark.parametrize("names", [["costarring", "liquid"], ["liquid", "costarring"]])
+def test_of_partitions_with_one_digest_the_first_gets_every_key(names: list[str]) -> None:
+    assert fnv1a_32(names[0].encode()) == fnv1a_32(names[1].encode())
+    partitions = Partitions(names)
+    assert {partitions.rendezvous(str(number).encode()) for number in range(100)} == {names[0]}
+
+
 def test_a_new_partition_takes_keys_from_others_but_moves_none_between_them() -> None:
     before, after = Partitions(TOPIC[:10]), Partitions(TOPIC[:11])
     keys = [str(number).encode() for number in range(1000)]

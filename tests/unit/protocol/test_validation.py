@@ -14,6 +14,7 @@ from protocol.gen import shard_pb2 as spb
 from protocol.validation import validate
 from tests.support.golden import Case, case_id, cases
 from tests.support.message_types import message_class
+from tests.support.unnamed_fields import OF_THE_WHOLE, field_of
 
 MESSAGES = [case for case in cases("validation") if not case["type"].startswith(("text ", "enum "))]
 ENUMS = [case for case in cases("validation") if case["type"].startswith("enum ")]
@@ -45,13 +46,14 @@ def test_a_message_is_judged_as_gazette_judges_it(case: Case) -> None:
         validate(message)
     name, *path = refused.value.path
     assert case["type"] == f"{message.DESCRIPTOR.file.package}.{name}"
-    assert is_at(case["path"], path)
+    assert is_at(case["path"] or field_of(case), path)
+    assert path or case["type"] in OF_THE_WHOLE
     assert len(refused.value.rule) < 1000
 
 
 def is_at(expected: str, path: list[str]) -> bool:
-    """Whether a path is the expected one, or leads to a field of it."""
-    return not expected or f"{'.'.join(path)}.".startswith(f"{expected}.")
+    """Whether a path is the expected one, or leads to a field or to an element of it."""
+    return not expected or f"{'.'.join(path)}.".startswith((f"{expected}.", f"{expected}["))
 
 
 @pytest.mark.parametrize("case", ENUMS, ids=case_id)
@@ -241,6 +243,30 @@ def test_content_needs_nothing_beside_it(size: int) -> None:
     validate(pb.ReadResponse(content=content, offset=7))
     validate(pb.AppendRequest(content=content))
     validate(pb.ReplicateRequest(content=content))
+
+
+@pytest.mark.parametrize("side", ["include", "exclude"])
+def test_a_prefix_that_journals_are_listed_by_is_a_directory_on_either_side(side: str) -> None:
+    labels = [pb.Label(name="aa", value="1"), pb.Label(name="prefix", value="acme/")]
+    request = pb.ListRequest(selector=pb.LabelSelector(**{side: pb.LabelSet(labels=labels)}))
+    validate(request)
+    getattr(request.selector, side).labels[1].value = "acme"
+    assert refusal(request) == f"ListRequest.Selector.{side.title()}.Labels[1].Value"
+
+
+@pytest.mark.parametrize(("statuses", "fits"), [(0, False), (1, False), (2, True), (3, False)])
+def test_a_listed_shard_has_a_status_of_each_member(statuses: int, fits: bool) -> None:
+    members = [pb.ProcessSpec.ID(zone=zone, suffix="consumer") for zone in "ab"]
+    shard = spb.ListResponse.Shard(
+        spec=spb.ShardSpec(id="shard-1", max_txn_duration=Duration(seconds=1)),
+        mod_revision=1,
+        route=pb.Route(members=members, primary=0),
+        status=[spb.ReplicaStatus()] * statuses,
+    )
+    if fits:
+        validate(shard)
+    else:
+        assert refusal(shard) == "ListResponse.Shard.Status"
 
 
 def test_an_offset_without_content_is_refused_even_beside_fields_of_the_future() -> None:
