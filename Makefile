@@ -33,7 +33,7 @@ format: $(READY) ## Rewrite the sources as `make lint` wants them
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-PROTOS := protocol/gen/*.proto
+PROTOS := protocol/gen/*.proto allocator/gen/*.proto
 SERVICES := protocol/gen/journal.proto protocol/gen/shard.proto
 # From the root, so that generated modules import each other as `protocol.gen.…`.
 PROTOC := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I .
@@ -42,14 +42,16 @@ define GENERATE
   $(PROTOC) --grpc_python_out=$(1) --mypy_grpc_out=quiet:$(1) $(SERVICES); }
 endef
 
-proto: $(READY) ## Regenerate the protobuf stubs under protocol/gen
-	@rm -f protocol/gen/*_pb2*.py*
+proto: $(READY) ## Regenerate the protobuf stubs under protocol/gen and allocator/gen
+	@rm -f */gen/*_pb2*.py*
 	@$(call GENERATE,.)
 
 proto-check: $(READY)
 	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && $(call GENERATE,"$$out") && \
-	diff -r -x '*.proto' -x __init__.py -x __pycache__ protocol/gen "$$out/protocol/gen" || \
-	{ echo "protocol/gen differs from what the .proto files generate: run 'make proto' and commit"; exit 1; }
+	for gen in protocol/gen allocator/gen; do \
+		diff -r -x '*.proto' -x __init__.py -x __pycache__ $$gen "$$out/$$gen" || \
+		{ echo "$$gen differs from what its .proto files generate: run 'make proto' and commit"; exit 1; }; \
+	done
 
 bench: $(READY) ## Run the benchmarks; ARGS="selector" runs those whose name has that word
 	@$(BIN)/python -m tests.bench $(ARGS)

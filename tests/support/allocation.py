@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from itertools import chain
+from math import ceil
+from operator import itemgetter
 
 from allocator.converge import converge
 from allocator.key_value import KeyValue
@@ -12,6 +17,7 @@ from allocator.keys import Assignment, Entity, Item, assignments_prefix, decoder
 from allocator.solve import Desired, desired_assignment
 from allocator.state import State
 from allocator.transaction import KEEP_LEASE, Put, Transaction
+from tests.support.golden import Case
 from tests.support.memory_keys import MemoryKeys
 
 ROOT = "/root"
@@ -24,7 +30,7 @@ class ItemSpec:
     zones: frozenset[str] | None = None
 
     def encode(self) -> bytes:
-        return json.dumps([self.desired_replication, self.zones and sorted(self.zones)]).encode()
+        return json.dumps([self.desired_replication, None if self.zones is None else sorted(self.zones)]).encode()
 
     @classmethod
     def decode(cls, _id: str, raw: bytes) -> ItemSpec:
@@ -54,10 +60,68 @@ def each_by_itself(_item: Item[ItemSpec], assignments: Sequence[KeyValue[Assignm
     return [kv.raw == CAUGHT_UP for kv in assignments]
 
 
-def all_or_nothing(item: Item[ItemSpec], assignments: Sequence[KeyValue[Assignment[bytes]]]) -> list[bool]:
-    """A rule of consistency: as journals have it, where all know of the same route."""
-    route = " ".join(f"{kv.value.member}:{kv.value.slot == 0}" for kv in assignments)
-    return [all(kv.raw == CAUGHT_UP + route.encode() for kv in assignments)] * len(assignments)
+def all_or_nothing(_item: Item[ItemSpec], assignments: Sequence[KeyValue[Assignment[bytes]]]) -> list[bool]:
+    """A rule of consistency: as journals have it, where everybody has to know of everybody."""
+    return [all(kv.raw == CAUGHT_UP for kv in assignments)] * len(assignments)
+
+
+def golden_cluster(given: Case) -> Cluster:
+    """As a golden case describes it, with members that have joined in the order of their revisions."""
+    cluster = Cluster()
+    for member in sorted(given["members"], key=itemgetter("create_revision")):
+        name = f"{member['zone']}#{member['suffix']}"
+        cluster.join(name, member["limit"])
+        if member["exiting"]:
+            cluster.change_member(name, member["limit"], exiting=True)
+    for item in given["items"]:
+        cluster.put_item(item["id"], item["replication"])
+    for item, assigned in given["current"].items():
+        cluster.assign(item, *(each.replace("/", "#") for each in assigned))
+    return cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """What makes one assignment better than another. All but the last two matter in this order."""
+
+    members_over_limit: int
+    unmet_replicas: int
+    single_zone_items: int
+    # Replicas of members beyond what they would hold if all were loaded alike.
+    beyond_fair_share: int
+    moved: int
+    most_loaded: int
+    least_loaded: int
+
+    @classmethod
+    def of(cls, state: ClusterState, desired: Desired) -> Quality:
+        loads = Counter(chain.from_iterable(desired.values()))
+        limits = {kv.value.id: limit for kv, limit in zip(state.members, state.limits, strict=True)}
+        usable = [loads[member] for member, limit in limits.items() if limit]
+        share = min(Fraction(1), Fraction(state.item_slots, max(1, state.member_slots)))
+        current = {
+            kv.value.id: {each.value.member for each in assigned}
+            for kv, assigned in zip(state.items, state.assignments, strict=True)
+        }
+        return cls(
+            members_over_limit=sum(load > limits[member] for member, load in loads.items()),
+            unmet_replicas=state.item_slots - loads.total(),
+            single_zone_items=sum(
+                len(held) > 1 and len({zone_of(member) for member in held}) == 1 for held in desired.values()
+            ),
+            beyond_fair_share=sum(max(0, loads[member] - ceil(limit * share)) for member, limit in limits.items()),
+            moved=sum(len(set(held) - current[item]) for item, held in desired.items()),
+            most_loaded=max(usable, default=0),
+            least_loaded=min(usable, default=0),
+        )
+
+    @property
+    def flaws(self) -> tuple[int, int, int, int]:
+        return self.members_over_limit, self.unmet_replicas, self.single_zone_items, self.beyond_fair_share
+
+
+def zone_of(member: str) -> str:
+    return member.partition("#")[0]
 
 
 class Cluster:
@@ -110,12 +174,13 @@ class Cluster:
                 found.setdefault(kv.value.item, []).append(f"{kv.value.member}:{kv.value.slot}")
         return found
 
-    def catch_up(self) -> None:
-        """All that was assigned becomes consistent, at one revision."""
+    def catch_up(self) -> bool:
+        """All that was assigned becomes consistent, at one revision. Whether anything was not."""
         prefix = assignments_prefix(self.root)
         late = [kv.key for kv in self.keys.key_values if kv.key.startswith(prefix) and kv.raw != CAUGHT_UP]
         if late:
             self.keys.put(*(Put(key, CAUGHT_UP, KEEP_LEASE) for key in late))
+        return bool(late)
 
     def solve(self) -> None:
         """As the leader does: only if what it has to satisfy has changed."""
