@@ -21,13 +21,6 @@ NOT_YET = {
     ("recoverylog", "new-fsm"): "recovery logs are played by the consumer framework",
     ("recoverylog", "segment-set"): "recovery logs are played by the consumer framework",
     ("etcd-keys", "consumer-consistency"): "consistency of shards is judged by the consumer framework",
-    ("allocator", "solve"): "the allocator is being built",
-    ("allocator", "converge"): "the allocator is being built",
-    ("etcd-keys", "item-key"): "the allocator is being built",
-    ("etcd-keys", "member-key"): "the allocator is being built",
-    ("etcd-keys", "assignment-key"): "the allocator is being built",
-    ("etcd-keys", "root"): "the allocator is being built",
-    ("etcd-keys", "decode"): "the allocator is being built",
 }
 
 

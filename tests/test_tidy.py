@@ -40,6 +40,9 @@ CORES = (
     *("fragment.cover_set", "fragment.index", "fragment.remote_listing", "fragment.persist_queue"),
     *("fragment.spool", "fragment.spool_log", "fragment.spool_recovery"),
     *("fragment.encoder", "fragment.decoder", "fragment.zstd_frames"),
+    *("allocator.key_event", "allocator.key_value", "allocator.transaction", "allocator.etcd_errors"),
+    *("allocator.keyspace", "allocator.keyspace_view", "allocator.lease", "allocator.keys", "allocator.state"),
+    *("allocator.placement", "allocator.augmenting_path", "allocator.solve", "allocator.converge"),
 )
 NOT_IN_CORES = {
     *("aiohttp", "asyncio", "concurrent", "fsspec", "grpc", "http", "io", "logging", "multiprocessing", "os"),
