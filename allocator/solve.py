@@ -16,13 +16,15 @@ What is mended, the first before the second and so on:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 
 from allocator.augmenting_path import AugmentingPaths
 from allocator.placement import NOBODY, Placement, Problem
 from allocator.state import AssignmentT, ItemT, MemberT, State
+
+_PASSES_MAX = 20
 
 Desired = dict[str, tuple[str, ...]]
 """The ids of members by that of the item they should hold, in the order of keys."""
@@ -86,11 +88,16 @@ def solve(problem: Problem) -> list[list[int]]:
     """The members of each item, ascending."""
     placement = Placement(problem)
     _drop_surplus(placement)
-    while _mend(placement):
-        pass
-    while _restore(placement):
-        pass
+    _repeat(_mend, placement)
+    _repeat(_restore, placement)
     return [sorted(held) for held in placement.held]
+
+
+def _repeat(improve: Callable[[Placement], bool], placement: Placement) -> None:
+    """As long as it helps. Two or three times are all it takes; should that ever be wrong, a leader must not hang."""
+    for _ in range(_PASSES_MAX):
+        if not improve(placement):
+            break
 
 
 def _drop_surplus(placement: Placement) -> None:
@@ -122,12 +129,12 @@ def _mend(placement: Placement) -> bool:
         missing = [item for item in missing if len(placement.held[item]) < problem.wanted[item]]
         if not missing and not _beyond(placement, problem.limits):
             break
-    evicted = _beyond(placement, problem.limits)
-    for member in evicted:
+    for member in _beyond(placement, problem.limits):
         _evict(placement, member)
+        changed = True
     in_one_zone = [item for item in range(len(placement.held)) if placement.is_in_one_zone(item)]
-    changed = _spread(placement, in_one_zone) or changed or bool(evicted)
-    return changed and bool(missing or evicted or in_one_zone or _beyond(placement, problem.fair))
+    changed = _spread(placement, in_one_zone) or changed
+    return changed and bool(missing or in_one_zone or _beyond(placement, problem.fair))
 
 
 def _beyond(placement: Placement, most: Sequence[int]) -> list[int]:

@@ -332,7 +332,7 @@ class TestTransactions:
         assert [len(each.operations) for each in transactions] == [126, 126, 126, 126, 96]
         for each in transactions:
             assert each.compares[0].key == "/root/members/a#m0"
-            assert len(each.compares) <= COMPARES_MAX
+            assert len(each.compares) == 1 + len(each.operations) <= COMPARES_MAX
             assert len(each.operations) <= OPERATIONS_MAX
             items = [operation.key.split("#")[0] for operation in each.operations]
             assert all(items.count(item) == 3 for item in items)

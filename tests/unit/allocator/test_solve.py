@@ -179,6 +179,11 @@ class TestBalance:
         desired = desired_assignment(cluster_of(members, items(20, 2)).state)
         assert (loads(desired)["b#small"], loads(desired)["b#large"]) == (5, 15)
 
+    def test_replicas_are_in_as_many_zones_as_there_are(self) -> None:
+        members = {f"{zone}#m{zone}{at}": 100 for zone in "abc" for at in range(3)}
+        desired = desired_assignment(cluster_of(members, items(30, 3)).state)
+        assert all(sorted(map(zone_of, held)) == ["a", "b", "c"] for held in desired.values())
+
 
 class TestShortage:
     def test_the_first_items_are_served(self) -> None:
@@ -232,6 +237,52 @@ class TestRoomIsFoundByMovingOthers:
 
 
 THREE_ZONES = {f"{zone}#{zone}{at}": 20 for zone in "abc" for at in range(2)}
+
+
+class TestMoves:
+    """Cases in which the first repair that comes to mind moves one replica too many."""
+
+    def moved(self, members: dict[str, int], **held: tuple[int, str]) -> int:
+        """`held` gives the replication of an item and the numbers of members that hold it now."""
+        cluster = cluster_of(members, {item: count for item, (count, _) in held.items()})
+        for item, (_, holders) in held.items():
+            for slot, holder in enumerate(holders):
+                cluster.assign(item, f"{list(members)[int(holder)]}:{slot}")
+        return Quality.of(cluster.state, desired_assignment(cluster.state)).moved
+
+    def test_an_item_that_drops_one_of_two_replicas_drops_the_one_that_is_in_the_way(self) -> None:
+        members = {"a#m0": 2, "b#m1": 3}
+        assert self.moved(members, i0=(1, "01"), i1=(1, "0"), i2=(1, "01"), i3=(0, ""), i4=(2, "1")) == 1
+
+    def test_a_replica_goes_back_when_a_later_repair_has_made_room_for_it(self) -> None:
+        assert self.moved({"a#m0": 1, "a#m1": 2, "b#m2": 3}, i0=(2, "0"), i1=(0, "0"), i2=(2, "01")) == 2
+
+    def test_what_was_full_is_tried_again_once_it_is_not(self) -> None:
+        members = {"a#m0": 1, "a#m1": 1, "a#m2": 4}
+        assert self.moved(members, i0=(2, "01"), i1=(0, ""), i2=(3, "0"), i3=(1, "0")) == 3
+
+    def test_of_replicas_in_two_zones_the_one_that_is_not_alone_is_dropped(self) -> None:
+        members = {"a#m0": 4, "a#m1": 4, "b#m2": 1}
+        assert self.moved(members, i0=(1, "02"), i1=(2, "01"), i2=(2, "012"), i3=(1, ""), i4=(0, "")) == 1
+
+    def test_those_who_lose_all_replicas_lose_them_first(self) -> None:
+        cluster = cluster_of({"a#m0": 1, "b#m1": 4, "b#m2": 1}, {"i0": 3, "i1": 1, "i2": 2, "i3": 1})
+        cluster.assign("i1", "a#m0:0", "b#m2:1")
+        cluster.assign("i2", "a#m0:0", "b#m1:1", "b#m2:2")
+        cluster.assign("i3", "a#m0:0")
+        assert Quality.of(cluster.state, desired_assignment(cluster.state)).single_zone_items == 0
+
+    def test_a_replica_is_taken_back_but_once(self) -> None:
+        members = {f"{'b' if at else 'a'}#m{at}": 8 if at == 7 else 4 for at in range(8)}
+        cluster = cluster_of(members, {})
+        held = ["123", "456", "127", "345", "", "67", "1", "2", "", "3", "23567"]
+        for at, (count, holders) in enumerate(zip((3, 3, 3, 3, 3, 2, 1, 1, 0, 1, 5), held, strict=True)):
+            cluster.put_item(f"i{at:02}", count, {0: {"b"}, 4: {"a"}}.get(at))
+            for slot, holder in enumerate(holders):
+                cluster.assign(f"i{at:02}", f"{list(members)[int(holder)]}:{slot}")
+        desired = desired_assignment(cluster.state)
+        assert all(len(set(holders)) == len(holders) for holders in desired.values())
+        assert Quality.of(cluster.state, desired).moved == 4
 
 
 class TestItemZones:

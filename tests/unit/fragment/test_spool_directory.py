@@ -3,10 +3,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import resource
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -149,20 +147,25 @@ def test_an_identity_that_cannot_be_read_stops_the_start(tmp_path: Path, text: s
 
 
 @pytest.fixture
-def small_files() -> Iterator[None]:
-    """Files cannot grow past 4 KiB: the kernel refuses as it does on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file grows past 4 KiB: what fits is written, and then the disk is full, as the kernel has it."""
+    pwrite = os.pwrite
+
+    def limited(descriptor: int, data: bytes | memoryview, position: int) -> int:
+        room = max(0, 4096 - position)
+        if not room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return pwrite(descriptor, memoryview(data)[:room], position)
+
+    monkeypatch.setattr(os, "pwrite", limited)
 
 
-def test_a_write_that_does_not_fit_leaves_the_committed_extent(tmp_path: Path, small_files: None) -> None:
+def test_a_write_that_does_not_fit_leaves_the_committed_extent(tmp_path: Path, full_disk: None) -> None:
     directory = opened(tmp_path)
     writer = writer_in(directory)
     append(writer, b"x" * 3000)
     before = writer.spool
-    with pytest.raises(UnavailableError, match="could not write the spool"):
+    with pytest.raises(UnavailableError, match=r"could not write the spool .* No space left .* free space"):
         append(writer, b"y" * 3000)
     writer.roll_back()
     assert writer.spool.fragment == before.fragment
@@ -173,7 +176,7 @@ def test_a_write_that_does_not_fit_leaves_the_committed_extent(tmp_path: Path, s
     assert copy.fragment == writer.spool.fragment
 
 
-def test_a_record_that_does_not_fit_is_taken_back(tmp_path: Path, small_files: None) -> None:
+def test_a_record_that_does_not_fit_is_taken_back(tmp_path: Path, full_disk: None) -> None:
     directory = opened(tmp_path)
     writer = writer_in(directory)
     with pytest.raises(UnavailableError, match="could not write the spool"):
