@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Generic, NoReturn, ParamSpec, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Generic, NoReturn, ParamSpec, TypeVar, cast
 
 from prometheus_client import Counter, Gauge, Histogram
 
 from allocator.converge import Consistent, converge
 from allocator.etcd_client import EtcdClient
-from allocator.etcd_errors import EtcdError
-from allocator.keys import Entity
+from allocator.etcd_errors import EtcdError, EtcdRefusedError
+from allocator.key_value import KeyValue
+from allocator.keys import Assignment, Entity, assignments_prefix, item_key
 from allocator.keyspace_view import KeySpaceView
 from allocator.keyspace_watch import KeySpaceWatch
 from allocator.solve import Desired, desired_assignment
@@ -88,12 +89,19 @@ class Allocator(Generic[ItemT, MemberT, AssignmentT]):
         transactions = await _planned(is_large, self._plan, view)
         revision = None
         for transaction in transactions:
-            committed = await self._etcd.commit(transaction)
+            try:
+                committed = await self._etcd.commit(transaction)
+            except EtcdRefusedError as error:
+                # Not an outage: it would be refused again. The others are about other items.
+                log.error(
+                    "etcd refused a step of the allocation (its items stay as they are)", extra={"error": str(error)}
+                )
+                continue
             if not committed.succeeded:
                 # Somebody changed what it was based on. What that was, the next view tells; the revision of this
                 # answer may lie outside of the key space, and is not one to wait for.
                 log.info("allocation was overtaken by another change", extra={"revision": committed.header.revision})
-                break
+                continue
             revision = committed.header.revision
             _count(transaction)
         return revision
@@ -118,9 +126,9 @@ class Allocator(Generic[ItemT, MemberT, AssignmentT]):
 
 def is_drained(root: str, member: str, view: KeySpaceView[Entity[ItemT, MemberT, AssignmentT]]) -> bool:
     """Whether no item that exists is assigned to `member`, who may then leave."""
-    state = State.of(root, view.key_values)
-    at = state.position.get(member)
-    return at is None or state.totals[at] == 0
+    assigned = cast(Sequence[KeyValue[Assignment[AssignmentT]]], view.prefixed(assignments_prefix(root)))
+    held = (kv.value.item for kv in assigned if kv.value.member == member)
+    return all(view.get(item_key(root, item)) is None for item in held)
 
 
 async def _planned(is_large: bool, plan: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -128,10 +136,13 @@ async def _planned(is_large: bool, plan: Callable[P, T], *args: P.args, **kwargs
 
 
 def _count(transaction: Transaction) -> None:
-    """A put without a value is a new assignment, one with a value a move, whose delete is none of its own."""
-    puts = [operation for operation in transaction.operations if isinstance(operation, Put)]
-    moves = sum(1 for put in puts if put.value)
-    deletes = sum(1 for operation in transaction.operations if isinstance(operation, Delete))
-    ADDED.inc(len(puts) - moves)
-    PACKED.inc(moves)
-    REMOVED.inc(deletes - moves)
+    """What is deleted and put again, but for its slot, was moved."""
+    put = {_without_slot(operation.key) for operation in transaction.operations if isinstance(operation, Put)}
+    deleted = {_without_slot(operation.key) for operation in transaction.operations if isinstance(operation, Delete)}
+    ADDED.inc(len(put - deleted))
+    PACKED.inc(len(put & deleted))
+    REMOVED.inc(len(deleted - put))
+
+
+def _without_slot(key: str) -> str:
+    return key.rpartition("#")[0]

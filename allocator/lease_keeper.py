@@ -60,7 +60,8 @@ class LeaseKeeper:
         self.lost.set()
 
     def release(self) -> None:
-        """Keep it no longer: ``run`` returns."""
+        """Keep it no longer: ``run`` returns, and nothing is certain from now on."""
+        self._lease.gone("it was released")
         self._released.set()
         self._interrupted.set()
 

@@ -62,6 +62,7 @@ class Member:
         )
         self.running.cancel()
         await self.membership.leave()
+        assert not self.membership.is_certain(), "nothing is acknowledged once the lease is being revoked"
         return drained
 
 
