@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from allocator.placement import NOBODY, Placement
 
-# Beyond this many, a path that costs one move more than it had to does not matter, and looking for the best would.
+# With more items astray than this, a move too many does not matter, and the time to look for it would.
 ASTRAY_MAX = 32
 
 
@@ -62,9 +62,22 @@ class AugmentingPaths:
         if end == NOBODY:
             self._hopeful = search.unreached
             return False
-        for item, leave, enter in search.path(end):
+        moves = search.path(end)
+        if self._spread and self._is_crowding(moves):
+            return False
+        for item, leave, enter in moves:
             self._placement.change(item, leave, enter)
         return True
+
+    def _is_crowding(self, moves: list[tuple[int, int, int]]) -> bool:
+        """An item enters a zone twice. Each time for itself left it in two zones; both together may not."""
+        zone_of = self._placement.problem.zone_of
+        entered = [
+            (item, zone_of[enter])
+            for item, leave, enter in moves
+            if leave == NOBODY or zone_of[leave] != zone_of[enter]
+        ]
+        return len(set(entered)) < len(entered)
 
 
 class _Search:
@@ -124,7 +137,7 @@ class _Search:
         """Find room for one of the member's items."""
         placement, here = self._placement, self._placement.problem.zone_of[member]
         for mobility, group in placement.items_of(member, is_kept).items():
-            found = [self._mover(zone, group) for zone in mobility.zones_from(here, self._spread) if group]
+            found = [self._mover(zone, group) for zone in mobility.zones_from(here, self._spread)]
             ends = [(placement.weight(end), end, item) for item, end in found if end != NOBODY]
             if ends:
                 _, end, item = min(ends)
@@ -150,7 +163,7 @@ class _Search:
         here = self._placement.problem.zone_of[member]
         for mobility, group in self._placement.items_of(member, is_kept).items():
             for zone in mobility.zones_from(here, self._spread):
-                if group and self.unreached[zone]:
+                if self.unreached[zone]:
                     _to_the_back(group, self._reach(zone, group, member, reached))
 
     def _go_back(self, member: int, reached: list[int]) -> None:

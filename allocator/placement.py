@@ -157,11 +157,7 @@ class Placement:
         held, zone_of = self.held[item], self.problem.zone_of
         if len(held) < 2 or len(self.problem.zones[item]) < 2:
             return False
-        zone = zone_of[held[0]]
-        for member in held:  # noqa: SIM110 (this is asked of every item, and a generator takes twice as long)
-            if zone_of[member] != zone:
-                return False
-        return True
+        return len({zone_of[member] for member in held}) == 1
 
     def zones_for(self, item: int, spread: bool) -> list[int]:
         """The zones that have a member to give one more replica, with `spread` such that it spans two zones then."""

@@ -4,13 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.object_servers import AzureServer, azure_server, gcs_server, s3_server, why_no_azurite
-
-
-@pytest.fixture(scope="session")
-def s3_endpoint() -> Iterator[str]:
-    with s3_server() as endpoint:
-        yield endpoint
+from tests.support.object_servers import AzureServer, azure_server, gcs_server, why_no_azurite
 
 
 @pytest.fixture(scope="session")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import boto3  # type: ignore[import-untyped]
 import pytest
 
 from fragment import retention
@@ -29,7 +28,7 @@ from fragment.stores.open_stores import OpenStores, StoreSettings
 from protocol.codec import CompressionCodec
 from protocol.fragment import NO_SUM, Fragment
 from protocol.journal import FragmentPolicy, JournalSpec
-from tests.support.object_servers import s3_server
+from tests.support.object_servers import BUCKET
 
 EPOCH = EpochMark(9, 1)
 CODECS = [codec for codec in CompressionCodec if codec is not CompressionCodec.INVALID]
@@ -37,12 +36,8 @@ DAY_NS = 86_400 * 10**9
 
 
 @pytest.fixture(scope="module")
-def s3_url() -> Iterator[str]:
-    with s3_server() as endpoint:
-        client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
-        client.create_bucket(Bucket="fragment-life")
-        client.close()
-        yield f"s3://fragment-life/lake/?endpoint={endpoint}&region=us-east-1"
+def s3_url(s3_endpoint: str) -> str:
+    return f"s3://{BUCKET}/fragment-life/?endpoint={s3_endpoint}&region=us-east-1"
 
 
 @pytest.fixture(params=["file", "s3"])

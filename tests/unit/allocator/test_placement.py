@@ -104,3 +104,22 @@ class TestAugmentingPaths:
         placement.change(1, NOBODY, 0)
         assert AugmentingPaths(placement).relieve(0)
         assert placement.held == [[0], [1]]
+
+    def test_never_take_an_item_into_one_zone_by_moving_two_of_its_replicas(self) -> None:
+        """Item 0 could return to member 1, and from member 4 go to member 3: but it is with member 2 already."""
+        placement = Placement(
+            Problem(
+                zone_of=[0, 1, 1, 1, 2],
+                limits=[1, 1, 1, 2, 1],
+                fair=[1, 1, 1, 2, 1],
+                members=[[0], [1, 2, 3], [4]],
+                wanted=[3, 2, 1],
+                zones=[(0, 1, 2), (0, 1, 2), (0,)],
+                current=[[0, 1, 2], [], [0]],
+            )
+        )
+        placement.change(0, 1, 4)
+        placement.change(1, NOBODY, 1)
+        placement.change(1, NOBODY, 3)
+        AugmentingPaths(placement).relieve(0)
+        assert not placement.is_in_one_zone(0)
