@@ -150,7 +150,10 @@ class SpoolFile:
     def remove_content(self, spool: Spool) -> None:
         """Unlink the content, which is in a store, and let the log say so: its last record is still needed."""
         self.record(spool, self.last_spec, persisted=True)
-        self.sync()
+        # The content is about to go: only its last word is worth the disk's time, and only where commits are.
+        self._content_dirty = False
+        if self._encoder.synced:
+            self.sync()
         for path in (self.content_path, self.packed_path):
             path.unlink(missing_ok=True)
         self._release(min(self._content_length, self._counted))

@@ -58,8 +58,8 @@ class LogEncoder:
     than the write of its record."""
 
     def __init__(self, boot_id: bytes, synced: bool) -> None:
+        self.synced = synced
         self._boot_id = boot_id
-        self._synced = synced
         self._shared_key: object = None
         self._shared = b""
         self._last_spec: bytes | None = None
@@ -109,7 +109,7 @@ class LogEncoder:
             begin=spool.fragment.begin,
             codec=journal_pb2.CompressionCodec.ValueType(spool.fragment.codec),
             boot_id=self._boot_id,
-            synced=self._synced,
+            synced=self.synced,
         ).SerializeToString()
 
 
