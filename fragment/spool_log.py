@@ -196,8 +196,3 @@ def _record(payload: bytes, before: CommitRecord | None) -> CommitRecord | None:
 def _shared(value: T, before: T | None) -> T:
     """The same object as in the record before, where it is equal: a log may have a million records."""
     return before if before is not None and before == value else value
-
-
-def spec_of(record: CommitRecord) -> journal_pb2.JournalSpec:
-    """The last spec that was seen when `record` was written."""
-    return journal_pb2.JournalSpec.FromString(record.spec)
