@@ -147,27 +147,28 @@ class Persister:
         for item in items:
             item.cut_at = end if end < item.fragment.end else None
         self._decide(journal, items)
-        for item in items:
-            item.is_closed = True
-        self._forget_kept(journal, epoch)
-
-    def _forget_kept(self, journal: str, epoch: EpochMark) -> None:
-        kept = self._kept.pop(journal, [])
-        for item in kept:
-            if item.mark == epoch:
-                item.is_closed = True
-                self._queue.add(item, self._clock(), primary=True, is_open=True)
-        if others := [item for item in kept if not item.is_closed]:
-            self._kept[journal] = others
-        self._changed.set()
+        self._release(journal, lambda item: item.mark == epoch)
 
     def deleted(self, journal: str, create_revision: int) -> None:
         """That incarnation of the journal is gone, and nobody will acknowledge or close any more of it."""
         items = [item for item in self._undecided.get(journal, ()) if item.create_revision == create_revision]
         for item in items:
             item.cut_at = item.completed.spool.acked_through
-            item.is_closed = True
         self._decide(journal, items)
+        self._release(journal, lambda item: item.create_revision == create_revision)
+
+    def _release(self, journal: str, is_over: Callable[[Item], bool]) -> None:
+        """The epoch of some spools is over: those under way need no last word, and those kept for it may go."""
+        for item in self._queue.items():
+            item.is_closed = item.is_closed or (item.fragment.journal == journal and is_over(item))
+        kept = self._kept.pop(journal, [])
+        for item in kept:
+            if is_over(item):
+                item.is_closed = True
+                self._queue.add(item, self._clock(), primary=True, is_open=True)
+        if others := [item for item in kept if not item.is_closed]:
+            self._kept[journal] = others
+        self._changed.set()
 
     def _decide(self, journal: str, items: list[Item]) -> None:
         for item in items:
@@ -237,7 +238,6 @@ class Persister:
         """Have the item's object in a store, and its files gone."""
         if item.stored is None:
             decided = item.decided()
-            self._tell_of_cut(item, decided)
             if decided is not None:
                 spec, fragment = self._destination(item, decided)
                 if spec is not None and not spec.fragment.stores:
@@ -246,6 +246,7 @@ class Persister:
                     return
                 if spec is not None:
                     await self._store(item, spec, replace(fragment, path_postfix=self._postfix(spec, item, decided)))
+            self._tell_of_cut(item, decided)
         await self._let_go_of_files(item)
 
     async def _let_go_of_files(self, item: Item) -> None:
@@ -253,8 +254,10 @@ class Persister:
         if item.mark == NO_EPOCH or item.completed.is_superseded or item.is_closed:
             await asyncio.to_thread(file.remove)
             return
-        # The directory must not seem to have no commit of an epoch that may still be open.
-        await asyncio.to_thread(file.remove_content, item.completed.spool)
+        # The directory must not seem to have no commit of an epoch that may still be open. An ended spool takes no
+        # further record, so it stays as it is.
+        if not file.has_ended:
+            await asyncio.to_thread(file.remove_content, item.completed.spool)
         self._kept.setdefault(item.fragment.journal, []).append(item)
 
     def _tell_of_cut(self, item: Item, decided: Fragment | None) -> None:

@@ -340,6 +340,44 @@ async def test_a_spool_that_the_disk_has_spoiled_is_not_uploaded(
         assert "damaged" in caplog.text
 
 
+async def test_an_ended_spool_that_is_sound_is_uploaded_and_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path, spec()) as held:
+        completed = held.spool(b"hello")
+
+        def failing(_: int) -> None:
+            raise OSError(5, "Input/output error")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fdatasync", failing)
+            with pytest.raises(SpoolEndedError):
+                completed.file.sync()
+        held.persister.complete(completed, EPOCH.create_revision, primary=True)
+        await held.persister.finish()
+        assert list(held.objects().values()) == [b"hello"]
+        assert held.spool_files() == [".commits", ".content"], "it takes no record that would stand in for it"
+        held.persister.closed("a/b", EPOCH, 5)
+        await held.persister.finish()
+        assert held.spool_files() == []
+
+
+@pytest.mark.parametrize("over", ["closed", "deleted"])
+async def test_an_epoch_that_ends_during_the_upload_leaves_nothing_behind(tmp_path: Path, over: str) -> None:
+    async with world(tmp_path, spec()) as held:
+        held.denied["file:///one/"] = UnavailableError("the store is down")
+        held.persister.complete(held.spool(b"hello"), EPOCH.create_revision, primary=True)
+        await held.refused.wait()
+        if over == "closed":
+            held.persister.closed("a/b", EPOCH, 5)
+        else:
+            held.persister.deleted("a/b", EPOCH.create_revision)
+        held.denied.clear()
+        await held.persister.finish()
+        assert list(held.objects().values()) == [b"hello"]
+        assert held.spool_files() == []
+
+
 class Forgetful:
     """A store that takes everything and shows nothing, until it is told to."""
 
