@@ -1,0 +1,513 @@
+"""AppendFSM: what has to hold before a client's bytes are accepted, and until they are acknowledged.
+
+Each step takes what happened and returns what is to be done about it, in order. The last of these is what the append
+then waits for, and whatever comes of it is the next step. Nothing is waited for in here, and nothing is sent.
+
+``Resolve`` who is primary; take the journal's pipeline, in turn; if the Route is another than the pipeline's, take the
+spool and synchronise a new one; see to it that all assignments advertise the Route; check what the request and the
+journal demand; stream the content; propose the commit, pass the pipeline on, and read the answers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from enum import Enum, auto
+
+from broker.append_effect import (
+    Abandon,
+    Acknowledge,
+    Advertise,
+    AwaitReady,
+    Begin,
+    Commit,
+    Effects,
+    Fail,
+    Finish,
+    GiveBack,
+    NextChunk,
+    Open,
+    Proxy,
+    Resolve,
+    Seal,
+    Send,
+    SetSuspend,
+    Show,
+    ShutDown,
+    Synchronise,
+    TakePipeline,
+    TakeSpool,
+)
+from broker.append_event import (
+    Answered,
+    AppendOpening,
+    AppendOutcome,
+    Cancelled,
+    Chunk,
+    ContentSealed,
+    End,
+    Event,
+    Failed,
+    Intent,
+    Invalidated,
+    Opened,
+    PipelineTaken,
+    Ready,
+    Resolved,
+    Shown,
+    SpoolTaken,
+    SuspendMode,
+    Transacted,
+)
+from broker.pipeline import Ask, Pipeline, Sealed
+from broker.proposal import Agreed, Diverged, Overtaken, RollTo, extent, judged, rolled
+from broker.resolution import Resolution
+from fragment.index import Summary
+from protocol import registers
+from protocol.errors import GazetteError, Status, UnavailableError, ValidationError
+from protocol.fragment import Fragment
+from protocol.journal import SuspendLevel
+from protocol.label import LabelSet
+
+SYNC_ROUNDS_MAX = 8
+"""Two are usual, and each further one needs a peer that is further still. Peers of which no two agree end here."""
+
+_EMPTY_SUM = hashlib.sha1().digest()
+
+UNFLUSHED_AGE_S = 24 * 60 * 60
+"""How old the last fragment of a journal without a flush interval has to be for the journal to count as idle."""
+
+
+_BARRIERS_ONLY = frozenset((SuspendMode.IF_FLUSHED, SuspendMode.NOW, SuspendMode.KEEP))
+
+
+class State(Enum):
+    """What an append waits for, or how it ended."""
+
+    RESOLVE = auto()
+    ACQUIRE_PIPELINE = auto()
+    START_PIPELINE = auto()
+    OPEN_PIPELINE = auto()
+    SYNCHRONISE = auto()
+    UPDATE_ASSIGNMENTS = auto()
+    UPDATE_SUSPEND = auto()
+    VALIDATE_PRECONDITIONS = auto()
+    STREAM_CONTENT = auto()
+    SEAL_CONTENT = auto()
+    READ_ACKS = auto()
+    READ_ROLLBACK_ACKS = auto()
+    SHOW = auto()
+    PROXY = auto()
+    FINISHED = auto()
+
+
+_WAITS_WHILE_VALID = frozenset((State.ACQUIRE_PIPELINE, State.START_PIPELINE, State.VALIDATE_PRECONDITIONS))
+
+
+class AppendFSM:
+    def __init__(self, opening: AppendOpening) -> None:
+        self.opening = opening
+        self.state = State.RESOLVE
+        self.resolution: Resolution | None = None
+        self.pipeline: Pipeline | None = None
+        # Whether the journal's pipeline is ours to give back, be there one or not, and of which replica it is.
+        self._owns = False
+        self._owner: object = None
+        self._is_cancelled = False
+        self._read_through = opening.min_revision
+        self._is_first_sync = False
+        self._sync_rounds = 0
+        self._roll_to: int | None = None
+        # Of this append's content: where it begins, how much of it was sent, and whether the client wants it committed.
+        self._begin = 0
+        self._sent = 0
+        self._has_intent = False
+        self._content_sum = _EMPTY_SUM
+        self._registers = LabelSet()
+        # How an append ends whose content is being rolled back.
+        self._verdict: Finish | Fail | Abandon = Abandon()
+        self._now_ns = 0
+
+    def start(self) -> Effects:
+        return (Resolve(self._read_through),)
+
+    def step(self, event: Event, now_ns: int) -> Effects:
+        """What to do about `event`, which has to be one that the append waits for; or ``Cancelled``, at any time."""
+        self._now_ns = now_ns
+        if isinstance(event, Cancelled):
+            return self._on_cancelled()
+        match event:
+            case Invalidated():
+                assert self.state in _WAITS_WHILE_VALID
+                return self._resolve(self._read_through)
+            case Failed(error) if self.state is not State.STREAM_CONTENT:
+                # Content that is not in our own spool is nowhere that counts: the pipeline is of no use any more.
+                return self._fail(error) if self.state is State.SEAL_CONTENT else self._finish(Fail(error))
+            case Chunk() | Intent() | End() | Failed():
+                assert self.state is State.STREAM_CONTENT
+                return self._on_client(event)
+            case Answered(ask):
+                return self._on_answered(ask)
+            case _:
+                return self._on_progress(event)
+
+    def _on_progress(self, event: Event) -> Effects:
+        """What was waited for is there."""
+        match self.state, event:
+            case State.RESOLVE, Resolved(resolution):
+                return self._on_resolved(resolution)
+            case State.ACQUIRE_PIPELINE, PipelineTaken(pipeline):
+                return self._on_pipeline(pipeline)
+            case State.START_PIPELINE, SpoolTaken(held):
+                self.state = State.OPEN_PIPELINE
+                return (Open(held, self._resolution),)
+            case State.OPEN_PIPELINE, Opened(pipeline):
+                return self._on_opened(pipeline)
+            case ((State.UPDATE_ASSIGNMENTS | State.UPDATE_SUSPEND), Transacted(revision)):
+                # An answer of etcd to a transaction that did not hold names a revision that may not be one of the key
+                # space: to wait for the next one there is to be is certain to end.
+                return self._resolve(self._resolution.revision + 1 if revision is None else revision)
+            case State.VALIDATE_PRECONDITIONS, Ready(summary, unhealthy):
+                return self._validate(summary, unhealthy)
+            case State.SEAL_CONTENT, ContentSealed(sealed):
+                return self._on_sealed(sealed)
+            case State.SHOW, Shown():
+                return self._finish(self._verdict)
+            case _:
+                raise AssertionError(f"{type(event).__name__} in {self.state.name}")
+
+    def _on_answered(self, ask: Ask) -> Effects:
+        if self.state is State.SYNCHRONISE:
+            return self._on_synchronised(ask)
+        if self.state is State.READ_ACKS:
+            return self._on_acks(ask)
+        assert self.state is State.READ_ROLLBACK_ACKS
+        return self._on_rollback_acks(ask)
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in (State.FINISHED, State.PROXY)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for its turn, which may be given up."""
+        return self.state is State.RESOLVE or self.state in _WAITS_WHILE_VALID
+
+    @property
+    def _resolution(self) -> Resolution:
+        assert self.resolution is not None
+        return self.resolution
+
+    @property
+    def _held(self) -> Pipeline:
+        assert self.pipeline is not None
+        return self.pipeline
+
+    # Who is to take the append, and through which pipeline.
+
+    def _resolve(self, min_revision: int) -> Effects:
+        if self._is_cancelled:
+            return self._finish(Abandon())
+        self._read_through = min_revision
+        self.state = State.RESOLVE
+        return (Resolve(min_revision),)
+
+    def _on_resolved(self, resolution: Resolution) -> Effects:
+        self.resolution = resolution
+        if self._is_cancelled:
+            return self._finish(Abandon())
+        suspend = resolution.suspend
+        if resolution.status is Status.SUSPENDED and self.opening.suspend is SuspendMode.RESUME:
+            self.state = State.UPDATE_SUSPEND
+            return (SetSuspend(resolution, SuspendLevel.NONE, suspend.offset),)
+        if resolution.status is not Status.OK:
+            return self._refuse(resolution.status)
+        if not resolution.is_local:
+            return (*self._given_back(), *self._await_desired_replicas())
+        if self._owns and self._owner is resolution.replica:
+            return self._start_pipeline()
+        # Of a replica that is no more, as when the journal was deleted and created again, nothing may be used.
+        given_back, self._owner = self._given_back(), resolution.replica
+        self.state = State.ACQUIRE_PIPELINE
+        return (*given_back, TakePipeline())
+
+    def _on_pipeline(self, pipeline: Pipeline | None) -> Effects:
+        self._owns, self.pipeline = True, pipeline
+        if pipeline is not None:
+            pipeline.is_owned = True
+        return self._start_pipeline()
+
+    def _start_pipeline(self) -> Effects:
+        if self._is_cancelled:
+            return self._finish(Abandon())
+        pipeline = self.pipeline
+        if pipeline is not None and not pipeline.is_broken and self._is_routed(pipeline):
+            return self._update_assignments()
+        self.state = State.START_PIPELINE
+        return (*self._shut_down(), TakeSpool())
+
+    def _is_routed(self, pipeline: Pipeline) -> bool:
+        return pipeline.header.route.equivalent(self._resolution.header.route)
+
+    def _on_opened(self, pipeline: Pipeline) -> Effects:
+        self.pipeline, self._is_first_sync, self._sync_rounds = pipeline, True, 0
+        pipeline.is_owned = True
+        return self._synchronise(None, pipeline.head.registers)
+
+    def _synchronise(self, roll_to: int | None, labels: LabelSet) -> Effects:
+        pipeline = self._held
+        fragment = rolled(pipeline.head, roll_to, self._resolution.spec.fragment, self._now_ns)
+        is_first, self._is_first_sync = self._is_first_sync, False
+        self.state = State.SYNCHRONISE
+        return (Synchronise(pipeline, fragment, labels, is_first),)
+
+    def _on_synchronised(self, ask: Ask) -> Effects:
+        pipeline = self._held
+        if ask.failure is not None:
+            return self._fail(ask.failure)
+        verdict = judged(pipeline.head, pipeline.header.route, pipeline.header.etcd.revision, ask.answers)
+        match verdict:
+            case Agreed():
+                return (Acknowledge(pipeline, pipeline.head.end), *self._update_assignments())
+            case RollTo(offset, labels):
+                self._sync_rounds += 1
+                if self._sync_rounds < SYNC_ROUNDS_MAX:
+                    return self._synchronise(offset, labels)
+                return self._fail(UnavailableError(f"no agreement with all peers after {self._sync_rounds} rounds"))
+            case Overtaken(revision):
+                return (*self._shut_down(), *self._resolve(revision))
+            case Diverged(peer, reason):
+                return self._fail(UnavailableError(f"{peer.zone}/{peer.suffix} cannot be synchronised with: {reason}"))
+
+    def _update_assignments(self) -> Effects:
+        if self._resolution.is_consistent:
+            return self._await_desired_replicas()
+        self.state = State.UPDATE_ASSIGNMENTS
+        return (Advertise(self._resolution),)
+
+    def _await_desired_replicas(self) -> Effects:
+        """Nothing is written while there are more members than wanted: the pipeline is held, so that others queue."""
+        resolution = self._resolution
+        members = len(resolution.header.route.members)
+        if members > resolution.desired_replication:
+            return self._resolve(resolution.revision + 1)
+        if members < resolution.desired_replication:
+            return self._refuse(Status.INSUFFICIENT_JOURNAL_BROKERS)
+        if not resolution.is_local:
+            self.state = State.PROXY
+            return (Proxy(resolution),)
+        if self._is_cancelled:
+            return self._finish(Abandon())
+        self.state = State.VALIDATE_PRECONDITIONS
+        return (AwaitReady(),)
+
+    # What the request and the journal demand, in the order in which clients are told of it.
+
+    def _validate(self, summary: Summary, unhealthy: str | None) -> Effects:
+        opening, resolution, head = self.opening, self._resolution, self._held.head
+        if self._held.is_broken:
+            # It broke while we waited. Nothing was sent, so that there is no need to tell the client.
+            return self._start_pipeline()
+        if unhealthy is not None:
+            return self._refuse(Status.FRAGMENT_STORE_UNHEALTHY, store_health_error=unhealthy)
+        if opening.check_registers and not registers.passes(head.registers, opening.check_registers):
+            return self._refuse(Status.REGISTER_MISMATCH, registers=head.registers)
+        if head.end < resolution.suspend.offset:
+            return self._resynchronise(resolution.suspend.offset)
+        known = extent(summary, head.fragment)
+        if opening.offset is None:
+            # A journal that is only read has barriers alone, which need no place to go.
+            if head.end != max(head.end, known.end) and resolution.spec.may_write:
+                return self._refuse(Status.INDEX_HAS_GREATER_OFFSET)
+        elif opening.offset != max(head.end, known.end):
+            return self._refuse(Status.WRONG_APPEND_OFFSET)
+        elif opening.offset != head.end:
+            # An operator's word that the bytes in between are in the store, or lost.
+            return self._resynchronise(opening.offset)
+        return self._suspend(known) or self._stream(known)
+
+    def _resynchronise(self, offset: int) -> Effects:
+        self._sync_rounds = 0
+        return self._synchronise(offset, self._held.head.registers)
+
+    def _suspend(self, known: Summary) -> Effects:
+        """What is to be done about suspension first; nothing if the append may go on."""
+        mode, level, head = self.opening.suspend, self._resolution.suspend.level, self._held.head
+        if mode is SuspendMode.RESUME and level != SuspendLevel.NONE:
+            return self._set_suspend(SuspendLevel.NONE)
+        if mode is SuspendMode.NO_RESUME and level != SuspendLevel.NONE:
+            return self._refuse(Status.SUSPENDED)
+        if mode not in (SuspendMode.IF_FLUSHED, SuspendMode.NOW):
+            return ()
+        if known.begin == known.end:
+            return self._set_suspend(SuspendLevel.FULL)
+        if level != SuspendLevel.NONE:
+            return self._refuse(Status.SUSPENDED)
+        if mode is SuspendMode.IF_FLUSHED and not self._is_flushed(known):
+            return ()
+        if head.fragment.content_length:
+            # What the spool holds goes to the store now: nobody will append, and so close the fragment, for long.
+            return self._resynchronise(head.end)
+        return self._set_suspend(SuspendLevel.PARTIAL)
+
+    def _set_suspend(self, level: SuspendLevel) -> Effects:
+        self.state = State.UPDATE_SUSPEND
+        return (SetSuspend(self._resolution, level, self._held.head.end),)
+
+    def _is_flushed(self, known: Summary) -> bool:
+        interval_s = self._resolution.spec.fragment.flush_interval_ns // 1_000_000_000 or UNFLUSHED_AGE_S
+        return 0 < known.mod_time <= self._now_ns // 1_000_000_000 - interval_s
+
+    # The content.
+
+    def _stream(self, known: Summary) -> Effects:
+        pipeline, spec = self._held, self._resolution.spec
+        head = pipeline.head
+        # The first bytes of a journal go to the store as soon as there are others: were all brokers lost before,
+        # it could not be told from a journal to which nothing was ever written.
+        roll_to = head.end if head.begin == known.begin else None
+        fragment = rolled(head, roll_to, spec.fragment, self._now_ns)
+        self._begin, self._registers = head.end, head.registers
+        self.state = State.STREAM_CONTENT
+        if fragment == head.fragment:
+            return (NextChunk(),)
+        return (Begin(pipeline, fragment, head.registers), NextChunk())
+
+    def _on_client(self, event: Chunk | Intent | End | Failed) -> Effects:
+        match event:
+            case Failed(error):
+                return self._roll_back(Fail(error))
+            case End():
+                return self._on_end()
+            case _ if self._has_intent:
+                return self._roll_back(Fail(ValidationError("expected EOF after empty Content chunk")))
+            case Intent():
+                self._has_intent = True
+                return (NextChunk(),)
+            case Chunk(data):
+                return self._on_chunk(data)
+
+    def _on_chunk(self, data: bytes | memoryview) -> Effects:
+        pipeline = self._held
+        if not self._resolution.spec.may_write or self.opening.suspend in _BARRIERS_ONLY:
+            return self._roll_back(Finish(self._outcome(Status.NOT_ALLOWED)))
+        if pipeline.is_broken:
+            return self._fail_with(pipeline)
+        delta, self._sent = self._sent, self._sent + len(data)
+        return (Send(pipeline, data, delta), NextChunk())
+
+    def _on_end(self) -> Effects:
+        """An end without the client's word proves nothing: a killed client's stream ends just so."""
+        opening, pipeline = self.opening, self._held
+        if not self._has_intent:
+            return self._roll_back(Fail(ValidationError("unexpected EOF: an append ends with an empty Content chunk")))
+        if not self._sent and (opening.union_registers or opening.subtract_registers):
+            return self._roll_back(Fail(ValidationError("register modification requires non-empty Append")))
+        if pipeline.is_broken:
+            return self._fail_with(pipeline)
+        if not self._sent:
+            return self._commit(pipeline.head.fragment)
+        self.state = State.SEAL_CONTENT
+        return (Seal(pipeline),)
+
+    def _on_sealed(self, sealed: Sealed) -> Effects:
+        opening, pipeline = self.opening, self._held
+        self._content_sum = sealed.content_sum
+        if self._is_cancelled:
+            # It said that it wants the commit, but will never hear of it: better not to.
+            return self._roll_back(Abandon())
+        if pipeline.is_broken:
+            return self._fail_with(pipeline)
+        self._registers = registers.changed(self._registers, opening.subtract_registers, opening.union_registers)
+        return self._commit(sealed.fragment)
+
+    def _commit(self, fragment: Fragment) -> Effects:
+        pipeline = self._held
+        self.state = State.READ_ACKS
+        # Passed on once the proposal is sent: the next append sends while we read.
+        return (Commit(pipeline, fragment, self._registers), *self._given_back(pipeline))
+
+    def _roll_back(self, verdict: Finish | Fail | Abandon) -> Effects:
+        pipeline = self._held
+        if pipeline.is_broken:
+            return (*self._shut_down(), *self._finish(verdict))
+        if not self._sent:
+            return self._finish(verdict)
+        self._verdict = verdict
+        self.state = State.READ_ROLLBACK_ACKS
+        return (Commit(pipeline, pipeline.head.fragment, pipeline.head.registers), *self._given_back(pipeline))
+
+    def _on_acks(self, ask: Ask) -> Effects:
+        pipeline = self._held
+        failure = ask.failure or self._refused(pipeline, ask)
+        if failure is not None:
+            return self._finish(Fail(failure))
+        end = self._begin + self._sent
+        journal, codec = ask.fragment.journal, ask.fragment.codec
+        commit = Fragment(journal, self._begin, end, self._content_sum, codec)
+        self._verdict = Finish(self._outcome(Status.OK, commit=commit, registers=self._registers))
+        self.state = State.SHOW
+        return (Show(pipeline, end),)
+
+    def _on_rollback_acks(self, ask: Ask) -> Effects:
+        if ask.failure is None:
+            self._refused(self._held, ask)
+        return self._finish(self._verdict)
+
+    def _refused(self, pipeline: Pipeline, ask: Ask) -> UnavailableError | None:
+        """A synchronised peer that disagrees is not synchronised: nothing more is to be sent to it."""
+        peer = ask.refusal
+        if peer is None:
+            return None
+        failure = UnavailableError(f"{peer.zone}/{peer.suffix} answered {ask.answers[peer].status.name} to a commit")
+        pipeline.failed(peer, failure)
+        return failure
+
+    # How it ends.
+
+    def _on_cancelled(self) -> Effects:
+        self._is_cancelled = True
+        if self.is_waiting:
+            return self._finish(Abandon())
+        if self.state is State.STREAM_CONTENT:
+            return self._roll_back(Abandon())
+        # What is under way is seen through: others wait for it too.
+        return ()
+
+    def _refuse(self, status: Status, *, registers: LabelSet | None = None, store_health_error: str = "") -> Effects:
+        return self._finish(Finish(self._outcome(status, registers=registers, store_health_error=store_health_error)))
+
+    def _outcome(
+        self,
+        status: Status,
+        *,
+        commit: Fragment | None = None,
+        registers: LabelSet | None = None,
+        store_health_error: str = "",
+    ) -> AppendOutcome:
+        return AppendOutcome(status, self._resolution.header, commit, registers, store_health_error)
+
+    def _fail(self, error: GazetteError) -> Effects:
+        return (*self._shut_down(), *self._finish(Fail(error)))
+
+    def _fail_with(self, pipeline: Pipeline) -> Effects:
+        peer = min(pipeline.failures)
+        return self._fail(
+            UnavailableError(f"replication to {peer.zone}/{peer.suffix} failed: {pipeline.failures[peer]}")
+        )
+
+    def _finish(self, verdict: Finish | Fail | Abandon) -> Effects:
+        self.state = State.FINISHED
+        return (*self._given_back(self.pipeline), verdict)
+
+    def _shut_down(self) -> Effects:
+        pipeline, self.pipeline = self.pipeline, None
+        return () if pipeline is None else (ShutDown(pipeline),)
+
+    def _given_back(self, pipeline: Pipeline | None = None) -> Effects:
+        if not self._owns:
+            return ()
+        self._owns = False
+        if pipeline is None:
+            return (*self._shut_down(), GiveBack(None))
+        pipeline.is_owned = False
+        return (GiveBack(pipeline),)

@@ -1,0 +1,284 @@
+"""AppendRun: takes an AppendFSM from step to step, through the slots and the pipeline of its journal's Replica.
+
+It still waits for nothing: what takes time is asked of a port, which says when it is done. A broker's port has gRPC,
+etcd and disks behind it, and that of the simulator has none of them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Protocol, assert_never
+
+from allocator.transaction import Transaction
+from broker.append_effect import (
+    Abandon,
+    Acknowledge,
+    Advertise,
+    AwaitReady,
+    Begin,
+    Commit,
+    Effect,
+    Fail,
+    Finish,
+    GiveBack,
+    NextChunk,
+    Open,
+    Proxy,
+    Resolve,
+    Seal,
+    Send,
+    SetSuspend,
+    Show,
+    ShutDown,
+    Synchronise,
+    TakePipeline,
+    TakeSpool,
+)
+from broker.append_event import (
+    Answered,
+    AppendOpening,
+    AppendOutcome,
+    Cancelled,
+    Chunk,
+    ContentSealed,
+    End,
+    Event,
+    Failed,
+    Intent,
+    Invalidated,
+    Opened,
+    PipelineTaken,
+    Ready,
+    Resolved,
+    Shown,
+    SpoolTaken,
+    Transacted,
+)
+from broker.append_fsm import AppendFSM
+from broker.journal_transaction import advertise, set_suspend
+from broker.pipeline import PeerStream, Pipeline, Sealed
+from broker.replica import Replica
+from broker.resolution import EVERYTHING, Resolution, Wanted
+from protocol.errors import GazetteError, UnavailableError
+from protocol.route import ProcessId
+from protocol.selector import LabelSelector
+
+Withdraw = Callable[[], None]
+"""Ends a wait. What was waited for is not told any more."""
+
+
+class AppendPort(Protocol):
+    """What an append needs to have done for it. `done` may be called at once."""
+
+    def resolve(self, wanted: Wanted, done: Callable[[Resolution | GazetteError], None]) -> Withdraw: ...
+
+    def transact(self, transaction: Transaction, done: Callable[[int | GazetteError | None], None]) -> None:
+        """`done` is given the revision of the transaction, or None if a comparison did not hold."""
+        ...
+
+    def await_ready(self, replica: Replica[object], done: Callable[[Ready | GazetteError], None]) -> Withdraw:
+        """Until all stores of the journal were listed, and the first one is healthy or has long not been."""
+        ...
+
+    def open_streams(self, replica: Replica[object], pipeline: Pipeline) -> Mapping[ProcessId, PeerStream]:
+        """To each peer. What comes of them is told to the pipeline, from the next turn on."""
+        ...
+
+    def next_chunk(self) -> None:
+        """Feed the run with the next message of the client, once there is room for what was sent."""
+        ...
+
+    def proxy(self, resolution: Resolution) -> None: ...
+
+    def finish(self, outcome: AppendOutcome | GazetteError | None) -> None:
+        """None if there is nobody to tell."""
+        ...
+
+    def now_ns(self) -> int: ...
+
+
+class AppendRun:
+    def __init__(self, opening: AppendOpening, port: AppendPort, selector: LabelSelector = EVERYTHING) -> None:
+        """`selector` is what the caller may see."""
+        self.fsm = AppendFSM(opening)
+        self._port = port
+        self._selector = selector
+        self._replica: Replica[object] | None = None
+        # From which the pipeline was taken, which is not always that of the latest Resolution.
+        self._owner: Replica[object] | None = None
+        self._waits: list[Withdraw] = []
+        self._events: deque[Event] = deque()
+        self._is_running = False
+
+    def start(self) -> None:
+        self._is_running = True
+        for effect in self.fsm.start():
+            self._perform(effect)
+        self._is_running = False
+        self._run()
+
+    def feed(self, event: Chunk | Intent | End | Failed) -> None:
+        """What the client sent. One at a time, each after the port was asked for it."""
+        self._on(event)
+
+    def cancel(self) -> None:
+        """The client is gone."""
+        if not self.fsm.is_over:
+            if self.fsm.is_waiting:
+                self._stop_waiting()
+            self._on(Cancelled())
+
+    def _on(self, event: Event) -> None:
+        self._events.append(event)
+        self._run()
+
+    def _run(self) -> None:
+        """All effects of one step are done before the next: what they bring about waits its turn."""
+        if self._is_running:
+            return
+        self._is_running = True
+        try:
+            while self._events:
+                event = self._events.popleft()
+                if self.fsm.is_over:
+                    continue
+                for effect in self.fsm.step(event, self._port.now_ns()):
+                    self._perform(effect)
+        finally:
+            self._is_running = False
+
+    def _perform(self, effect: Effect) -> None:  # noqa: C901 - one line for each
+        match effect:
+            case Resolve(min_revision):
+                self._resolve(min_revision)
+            case TakePipeline():
+                self._take_pipeline()
+            case GiveBack(pipeline):
+                self._give_back(pipeline)
+            case TakeSpool():
+                self._take_spool()
+            case Open(held, resolution):
+                pipeline = Pipeline(resolution.header, resolution.local_id, held, resolution.kin)
+                pipeline.connect(self._port.open_streams(self._held_replica, pipeline))
+                self._on(Opened(pipeline))
+            case Synchronise(pipeline, fragment, registers, is_first):
+                ask = pipeline.synchronise if is_first else pipeline.ask
+                ask(fragment, registers, self._port.now_ns(), lambda asked: self._on(Answered(asked)))
+            case ShutDown(pipeline):
+                pipeline.close()
+            case Advertise(resolution):
+                self._port.transact(advertise(resolution), self._on_transacted)
+            case SetSuspend(resolution, level, offset):
+                self._port.transact(set_suspend(resolution, level, offset), self._on_transacted)
+            case AwaitReady():
+                self._await_ready()
+            case Begin(pipeline, fragment, registers):
+                pipeline.begin(fragment, registers, self._port.now_ns())
+            case NextChunk():
+                self._port.next_chunk()
+            case Send(pipeline, data, delta):
+                pipeline.content(data, delta)
+            case Seal(pipeline):
+                pipeline.held.seal(self._on_sealed)
+            case Commit(pipeline, fragment, registers):
+                pipeline.ask(fragment, registers, self._port.now_ns(), lambda asked: self._on(Answered(asked)))
+            case Acknowledge(pipeline, through):
+                pipeline.acknowledge(through)
+                pipeline.held.acked(through, lambda: None)
+            case Show(pipeline, through):
+                pipeline.acknowledge(through)
+                pipeline.held.acked(through, lambda: self._on(Shown()))
+            case Proxy(resolution):
+                self._port.proxy(resolution)
+            case Finish(outcome):
+                self._port.finish(outcome)
+            case Fail(error):
+                self._port.finish(error)
+            case Abandon():
+                self._port.finish(None)
+            case _:
+                assert_never(effect)
+
+    @property
+    def _held_replica(self) -> Replica[object]:
+        assert self._replica is not None
+        return self._replica
+
+    def _resolve(self, min_revision: int) -> None:
+        opening = self.fsm.opening
+        wanted = Wanted(opening.journal, not opening.do_not_proxy, True, min_revision, opening.header, self._selector)
+        self._wait(self._port.resolve(wanted, self._on_resolved))
+
+    def _on_resolved(self, resolution: Resolution | GazetteError) -> None:
+        self._stop_waiting()
+        if isinstance(resolution, GazetteError):
+            self._on(Failed(resolution))
+            return
+        replica = resolution.replica
+        assert replica is None or isinstance(replica, Replica)
+        self._replica = replica
+        self._invalidation = None if replica is None else replica.invalidation
+        self._on(Resolved(resolution))
+
+    def _take_pipeline(self) -> None:
+        self._owner = self._held_replica
+        self._wait_valid()
+        if not self._events:
+            self._wait(self._owner.pipeline.take(self._on_pipeline).withdraw)
+
+    def _on_pipeline(self, pipeline: Pipeline | None) -> None:
+        self._stop_waiting()
+        self._on(PipelineTaken(pipeline))
+
+    def _give_back(self, pipeline: Pipeline | None) -> None:
+        owner, self._owner = self._owner, None
+        assert owner is not None
+        if pipeline is not None:
+            # Nobody else may say it, for as long as nobody appends.
+            pipeline.tell_acked()
+        owner.pipeline.put(pipeline)
+
+    def _take_spool(self) -> None:
+        self._wait_valid()
+        if not self._events:
+            self._wait(self._held_replica.spool.take(lambda held: self._on_taken(SpoolTaken(held))).withdraw)
+
+    def _on_taken(self, event: SpoolTaken) -> None:
+        self._stop_waiting()
+        self._on(event)
+
+    def _await_ready(self) -> None:
+        self._wait_valid()
+        if not self._events:
+            self._wait(self._port.await_ready(self._held_replica, self._on_ready))
+
+    def _on_ready(self, ready: Ready | GazetteError) -> None:
+        self._stop_waiting()
+        self._on(Failed(ready) if isinstance(ready, GazetteError) else ready)
+
+    def _on_transacted(self, revision: int | GazetteError | None) -> None:
+        self._on(Failed(revision) if isinstance(revision, GazetteError) else Transacted(revision))
+
+    def _on_sealed(self, sealed: Sealed | Exception) -> None:
+        if isinstance(sealed, Exception):
+            self._on(Failed(UnavailableError(f"the spool of {self.fsm.opening.journal} cannot be written: {sealed}")))
+        else:
+            self._on(ContentSealed(sealed))
+
+    def _wait_valid(self) -> None:
+        """Be told when the latest Resolution does not hold any more, beside what is waited for."""
+        assert self._invalidation is not None
+        self._wait(self._invalidation.listen(self._on_invalidated))
+
+    def _on_invalidated(self) -> None:
+        self._stop_waiting()
+        self._on(Invalidated())
+
+    def _wait(self, withdraw: Withdraw) -> None:
+        self._waits.append(withdraw)
+
+    def _stop_waiting(self) -> None:
+        waits, self._waits = self._waits, []
+        for withdraw in waits:
+            withdraw()

@@ -1,0 +1,40 @@
+"""What the primary of a journal writes to etcd: the Route that its members agreed on, and whether it is suspended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from allocator.key_value import KeyValue, ValueT
+from allocator.transaction import KEEP_LEASE, Compare, Put, Target, Transaction
+from broker.resolution import Resolution
+from protocol.journal import Suspend, SuspendLevel
+
+
+def advertise(resolution: Resolution) -> Transaction:
+    """Have every assignment say the Route, which tells the allocator that all members are in step.
+
+    Where the members can be reached is left out: that may change, and their own keys say it.
+    """
+    route = replace(resolution.header.route, endpoints=None)
+    encoded = route.to_proto().SerializeToString(deterministic=True)
+    outdated = [kv for kv in resolution.assignments if not kv.value.value.equivalent(route)]
+    return Transaction(
+        tuple(_unchanged(kv) for kv in resolution.assignments),
+        tuple(Put(kv.key, encoded, KEEP_LEASE) for kv in outdated),
+    )
+
+
+def set_suspend(resolution: Resolution, level: SuspendLevel, offset: int) -> Transaction:
+    """Suspend or resume the journal, if neither its spec nor who holds it has changed."""
+    item = resolution.item
+    assert item is not None
+    spec = replace(resolution.spec, suspend=Suspend(level, offset))
+    encoded = spec.to_proto().SerializeToString(deterministic=True)
+    return Transaction(
+        (_unchanged(item), *(_unchanged(kv) for kv in resolution.assignments)),
+        (Put(item.key, encoded),),
+    )
+
+
+def _unchanged(kv: KeyValue[ValueT]) -> Compare:
+    return Compare(kv.key, Target.MOD, kv.mod_revision)

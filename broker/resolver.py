@@ -1,0 +1,140 @@
+"""Resolver: follows etcd, keeps a Replica of each journal that is assigned to this broker, and resolves requests."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import count
+from typing import Generic, cast
+
+from allocator.key_value import KeyValue
+from allocator.keys import Assignment, Item, assignments_prefix, item_key, member_id
+from allocator.keyspace_view import Change, KeySpaceView, Update
+from broker.cluster_keys import BrokerEntity
+from broker.journal_item import JournalItem
+from broker.replica import Replica
+from broker.resolution import Resolution, Wanted, resolved
+from broker.slot import Wait
+from fragment.index import FileT
+from protocol.errors import GazetteError, Status, UnavailableError
+from protocol.route import ProcessId
+
+
+class StoppedError(UnavailableError):
+    """This broker is going away and does not serve its journals any more. Another one soon will."""
+
+
+class Resolver(Generic[FileT]):
+    def __init__(
+        self,
+        root: str,
+        own_id: ProcessId,
+        view: KeySpaceView[BrokerEntity],
+        start: Callable[[str, int], Replica[FileT]],
+    ) -> None:
+        """`start` makes a replica of a journal, of which it is given the name and the CreateRevision."""
+        self.replicas: dict[str, Replica[FileT]] = {}
+        self.is_stopped = False
+        self._root = root
+        self._own_id = own_id
+        self._member = member_id(*own_id)
+        self._view = view
+        self._start = start
+        # By the revision that they wait for; the count keeps the order of those who wait for the same.
+        self._waiting: list[tuple[int, int, Wait[None]]] = []
+        self._count = count()
+        self._follow([Change(None, kv) for kv in view.key_values])
+
+    @property
+    def view(self) -> KeySpaceView[BrokerEntity]:
+        return self._view
+
+    def observe(self, update: Update[BrokerEntity]) -> None:
+        """Take in a later view. Whoever waited for its revision is served after all replicas are up to date."""
+        self._view = update.view
+        self._follow(update.changes)
+        while self._waiting and self._waiting[0][0] <= self._view.revision:
+            _, _, wait = heapq.heappop(self._waiting)
+            if not wait.is_over:
+                wait.serve(None)
+
+    def resolve(self, wanted: Wanted, done: Callable[[Resolution | GazetteError], None]) -> Wait[None]:
+        """Call `done` with the Resolution once this broker knows of etcd what the request demands, which may be now."""
+        wait: Wait[None] = Wait(lambda _: done(self.resolve_now(wanted)))
+        if wanted.revision <= self._view.revision:
+            wait.serve(None)
+        else:
+            heapq.heappush(self._waiting, (wanted.revision, next(self._count), wait))
+        return wait
+
+    def resolve_now(self, wanted: Wanted) -> Resolution | GazetteError:
+        try:
+            resolution = resolved(self._view, self._root, self._own_id, wanted)
+        except GazetteError as error:
+            return error
+        replica = self.replicas.get(wanted.journal) if resolution.item is not None else None
+        if resolution.status is Status.OK and resolution.is_local and replica is None:
+            return StoppedError("this broker has stopped to serve its journals: retry, another one takes over")
+        return replace(resolution, replica=replica)
+
+    def stop(self) -> None:
+        """Give up all replicas, and take on no others."""
+        self.is_stopped = True
+        for replica in list(self.replicas.values()):
+            replica.stop()
+        self.replicas.clear()
+
+    def _follow(self, changes: Iterable[Change[BrokerEntity]]) -> None:
+        if self.is_stopped:
+            return
+        touched: dict[str, bool] = {}
+        for change in changes:
+            entity = (change.after or cast(KeyValue[BrokerEntity], change.before)).value
+            if isinstance(entity, Assignment):
+                touched[entity.item] = True
+            elif isinstance(entity, Item):
+                touched[entity.id] = touched.get(entity.id, False) or _are_other_stores(change)
+        for journal, is_invalid in touched.items():
+            self._follow_journal(journal, is_invalid)
+
+    def _follow_journal(self, journal: str, is_invalid: bool) -> None:
+        """Have the replica that the journal calls for. A change that leaves it as it is may still invalidate."""
+        item = self._view.get(item_key(self._root, journal))
+        slot = self._assigned_slot(journal) if item is not None else None
+        replica = self.replicas.get(journal)
+        if replica is not None and (
+            item is None
+            or slot is None
+            or replica.create_revision != item.create_revision
+            or (replica.is_primary and slot != 0)
+        ):
+            del self.replicas[journal]
+            replica.stop()
+            replica = None
+        if item is None or slot is None:
+            return
+        if replica is None:
+            replica = self.replicas[journal] = self._start(journal, item.create_revision)
+        replica.is_primary = slot == 0
+        if is_invalid:
+            replica.invalidate()
+
+    def _assigned_slot(self, journal: str) -> int | None:
+        """Ours; the lowest, if somebody has assigned the journal to us twice."""
+        slots = [
+            kv.value.slot
+            for kv in cast(
+                Iterable[KeyValue[Assignment[object]]], self._view.prefixed(assignments_prefix(self._root, journal))
+            )
+            if kv.value.member == self._member
+        ]
+        return min(slots, default=None)
+
+
+def _are_other_stores(change: Change[BrokerEntity]) -> bool:
+    before, after = change.before, change.after
+    if before is None or after is None:
+        return True
+    known = cast(Item[JournalItem], before.value).value.spec.fragment.stores
+    return cast(Item[JournalItem], after.value).value.spec.fragment.stores != known

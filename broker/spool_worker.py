@@ -1,0 +1,245 @@
+"""SpoolWorker: does what the holder of a spool asks for on a thread, in order, and says what came of it.
+
+Steps that come while others are being done are done together, in the next go: under load a thread is woken once for
+many of them. What is committed, acknowledged or complete is told to observers on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Protocol
+
+from broker.pipeline import Sealed
+from fragment.spool import Digest, Proposal, Reply, Spool
+from fragment.spool_writer import CompletedSpool, LocalFragment, Performed, SpoolWriter
+
+QUEUED_BYTES_MAX = 4 << 20
+"""Content that waits to be written. Who has more to send waits until it is less."""
+
+
+class SpoolObserver(Protocol):
+    """Hears of what a spool has come to, on the event loop."""
+
+    def visible(self, local: LocalFragment) -> None: ...
+
+    def completed(self, completed: CompletedSpool) -> None: ...
+
+    def acked(self, through: int) -> None: ...
+
+    def given_up(self) -> None:
+        """The spool is handed on, and nobody will acknowledge any more of it."""
+        ...
+
+
+@dataclass(slots=True)
+class _Content:
+    data: bytes | memoryview
+    delta: int
+
+
+@dataclass(slots=True)
+class _Seal:
+    done: Callable[[Sealed | Exception], None]
+
+
+@dataclass(slots=True)
+class _Propose:
+    proposal: Proposal
+    done: Callable[[Reply | Exception], None]
+
+
+@dataclass(slots=True)
+class _Acked:
+    through: int
+    done: Callable[[], None]
+
+
+@dataclass(slots=True)
+class _Release:
+    pass
+
+
+@dataclass(slots=True)
+class _HandOn:
+    done: Callable[[], None]
+
+
+_Step = _Content | _Seal | _Propose | _Acked | _Release | _HandOn
+
+
+class SpoolWorker:
+    """A HeldSpool. It is one and the same for all who hold it, one after the other."""
+
+    def __init__(
+        self,
+        writer: SpoolWriter,
+        executor: Executor,
+        observer: SpoolObserver,
+        released: Callable[[SpoolWorker], None],
+    ) -> None:
+        self._writer = writer
+        self._executor = executor
+        self._observer = observer
+        self._released = released
+        self._loop = asyncio.get_running_loop()
+        self._steps: deque[_Step] = deque()
+        self._queued_bytes = 0
+        self._is_working = False
+        self._room = asyncio.Event()
+        self._room.set()
+        self._failed: Callable[[Exception], None] | None = None
+        # The first step that could not be done for the present holder: none that follows is.
+        self._failure: Exception | None = None
+        # Of the content since the last proposal; None while it is the same as the spool's own.
+        self._content_sum: Digest | None = None
+
+    @property
+    def spool(self) -> Spool:
+        return self._writer.spool
+
+    def watch(self, failed: Callable[[Exception], None]) -> None:
+        self._failed = failed
+
+    async def wait_room(self) -> None:
+        """Until there is room for more content."""
+        await self._room.wait()
+
+    @property
+    def has_room(self) -> bool:
+        return self._room.is_set()
+
+    def content(self, data: bytes | memoryview, delta: int) -> None:
+        self._queued_bytes += len(data)
+        if self._queued_bytes > QUEUED_BYTES_MAX:
+            self._room.clear()
+        self._add(_Content(data, delta))
+
+    def seal(self, done: Callable[[Sealed | Exception], None]) -> None:
+        self._add(_Seal(done))
+
+    def propose(self, proposal: Proposal, done: Callable[[Reply | Exception], None]) -> None:
+        self._add(_Propose(proposal, done))
+
+    def acked(self, through: int, done: Callable[[], None]) -> None:
+        known = self.spool.acked_through
+        if not self._is_working and known is not None and through <= known:
+            done()
+            return
+        self._add(_Acked(through, done))
+
+    def release(self) -> None:
+        self._failed = None
+        self._add(_Release())
+
+    def hand_on(self, done: Callable[[], None]) -> None:
+        self._failed = None
+        self._add(_HandOn(done))
+
+    def _add(self, step: _Step) -> None:
+        self._steps.append(step)
+        if not self._is_working:
+            self._work()
+
+    def _work(self) -> None:
+        """What needs no disk is done here; the rest goes to a thread, all of it together."""
+        while self._steps and not isinstance(self._steps[0], _Content | _Propose | _Seal | _HandOn):
+            self._settle(self._steps[0], self._do(self._steps.popleft()))
+        if not self._steps:
+            return
+        steps, self._steps = self._steps, deque()
+        self._is_working = True
+        self._executor.submit(self._do_all, steps)
+
+    def _do_all(self, steps: deque[_Step]) -> None:
+        """On a thread."""
+        results = [(step, self._do(step)) for step in steps]
+        self._loop.call_soon_threadsafe(self._settle_all, results)
+
+    def _settle_all(self, results: list[tuple[_Step, Performed | Sealed | Exception | None]]) -> None:
+        self._is_working = False
+        for step, result in results:
+            self._settle(step, result)
+        if not self._is_working:
+            self._work()
+
+    def _do(self, step: _Step) -> Performed | Sealed | Exception | None:
+        """What came of a step. Nothing is done for a holder after a failure, but to give the spool back."""
+        writer = self._writer
+        try:
+            match step:
+                case _Release():
+                    self._failure = None
+                    writer.roll_back()
+                    return None
+                case _HandOn():
+                    self._failure = None
+                    return writer.complete()
+                case _ if self._failure is not None:
+                    return self._failure
+                case _Content(data, delta):
+                    self._hash(data, delta)
+                    writer.content(data, delta)
+                    return None
+                case _Seal():
+                    fragment = writer.spool.next()
+                    content_sum = fragment.sum if self._content_sum is None else self._content_sum.digest()
+                    return Sealed(fragment, content_sum)
+                case _Propose(proposal, _):
+                    return writer.propose(proposal)
+                case _Acked(through, _):
+                    return writer.acked(through)
+        except Exception as error:
+            # Whatever it is, whoever holds the spool has to hear of it and let go.
+            self._failure = error
+            return error
+
+    def _hash(self, data: bytes | memoryview, delta: int) -> None:
+        if delta == 0:
+            # The first bytes of a fragment have the fragment's own sum.
+            self._content_sum = None if not self._writer.spool.fragment.content_length else hashlib.sha1()
+        if self._content_sum is not None:
+            self._content_sum.update(data)
+
+    def _settle(self, step: _Step, result: Performed | Sealed | Exception | None) -> None:
+        if isinstance(result, Performed):
+            self._tell(result)
+        match step:
+            case _Content(data, _):
+                self._queued_bytes -= len(data)
+                if self._queued_bytes <= QUEUED_BYTES_MAX:
+                    self._room.set()
+                if isinstance(result, Exception) and self._failed is not None:
+                    self._failed(result)
+            case _Seal(done):
+                assert isinstance(result, Sealed | Exception)
+                done(result)
+            case _Propose(_, propose_done):
+                if isinstance(result, Performed):
+                    assert result.reply is not None
+                    propose_done(result.reply)
+                else:
+                    assert isinstance(result, Exception)
+                    propose_done(result)
+                    if self._failed is not None:
+                        self._failed(result)
+            case _Acked(_, acked_done):
+                acked_done()
+            case _Release():
+                self._released(self)
+            case _HandOn(hand_on_done):
+                self._observer.given_up()
+                hand_on_done()
+
+    def _tell(self, performed: Performed) -> None:
+        for local in performed.visible:
+            self._observer.visible(local)
+        if performed.completed is not None:
+            self._observer.completed(performed.completed)
+        acked = self.spool.acked_through
+        if acked is not None:
+            self._observer.acked(acked)
