@@ -84,6 +84,8 @@ class Invalidated:
 @dataclass(frozen=True, slots=True)
 class Answered:
     ask: Ask
+    # Whether this broker is a member beyond doubt: one whose lease may have run out acknowledges nothing.
+    is_certain: bool = True
 
 
 @dataclass(frozen=True, slots=True)

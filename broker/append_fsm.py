@@ -145,8 +145,8 @@ class AppendFSM:
             case Chunk() | Intent() | End() | Failed():
                 assert self.state is State.STREAM_CONTENT
                 return self._on_client(event)
-            case Answered(ask):
-                return self._on_answered(ask)
+            case Answered(ask, is_certain):
+                return self._on_answered(ask, is_certain)
             case _:
                 return self._on_progress(event)
 
@@ -175,11 +175,11 @@ class AppendFSM:
             case _:
                 raise AssertionError(f"{type(event).__name__} in {self.state.name}")
 
-    def _on_answered(self, ask: Ask) -> Effects:
+    def _on_answered(self, ask: Ask, is_certain: bool) -> Effects:
         if self.state is State.SYNCHRONISE:
             return self._on_synchronised(ask)
         if self.state is State.READ_ACKS:
-            return self._on_acks(ask)
+            return self._on_acks(ask, is_certain)
         assert self.state is State.READ_ROLLBACK_ACKS
         return self._on_rollback_acks(ask)
 
@@ -215,10 +215,9 @@ class AppendFSM:
         self.resolution = resolution
         if self._is_cancelled:
             return self._finish(Abandon())
-        suspend = resolution.suspend
         if resolution.status is Status.SUSPENDED and self.opening.suspend is SuspendMode.RESUME:
             self.state = State.UPDATE_SUSPEND
-            return (SetSuspend(resolution, SuspendLevel.NONE, suspend.offset),)
+            return (SetSuspend(resolution, SuspendLevel.NONE, resolution.suspend.offset),)
         if resolution.status is not Status.OK:
             return self._refuse(resolution.status)
         if not resolution.is_local:
@@ -436,9 +435,11 @@ class AppendFSM:
         self.state = State.READ_ROLLBACK_ACKS
         return (Commit(pipeline, pipeline.head.fragment, pipeline.head.registers), *self._given_back(pipeline))
 
-    def _on_acks(self, ask: Ask) -> Effects:
+    def _on_acks(self, ask: Ask, is_certain: bool) -> Effects:
         pipeline = self._held
         failure = ask.failure or self._refused(pipeline, ask)
+        if failure is None and not is_certain:
+            failure = UnavailableError("this broker may have lost its lease of etcd: another one takes over")
         if failure is not None:
             return self._finish(Fail(failure))
         end = self._begin + self._sent

@@ -57,7 +57,7 @@ from broker.append_event import (
 )
 from broker.append_fsm import AppendFSM
 from broker.journal_transaction import advertise, set_suspend
-from broker.pipeline import PeerStream, Pipeline, Sealed
+from broker.pipeline import Ask, PeerStream, Pipeline, Sealed
 from broker.replica import Replica
 from broker.resolution import EVERYTHING, Resolution, Wanted
 from protocol.errors import GazetteError, UnavailableError
@@ -93,6 +93,10 @@ class AppendPort(Protocol):
 
     def finish(self, outcome: AppendOutcome | GazetteError | None) -> None:
         """None if there is nobody to tell."""
+        ...
+
+    def is_certain(self) -> bool:
+        """Whether this broker is a member of its cluster beyond doubt."""
         ...
 
     def now_ns(self) -> int: ...
@@ -164,7 +168,7 @@ class AppendRun:
                 self._on(Opened(pipeline))
             case Synchronise(pipeline, fragment, registers, is_first):
                 ask = pipeline.synchronise if is_first else pipeline.ask
-                ask(fragment, registers, self._port.now_ns(), lambda asked: self._on(Answered(asked)))
+                ask(fragment, registers, self._port.now_ns(), self._on_answered)
             case ShutDown(pipeline):
                 pipeline.close()
             case Advertise(resolution):
@@ -182,7 +186,7 @@ class AppendRun:
             case Seal(pipeline):
                 pipeline.held.seal(self._on_sealed)
             case Commit(pipeline, fragment, registers):
-                pipeline.ask(fragment, registers, self._port.now_ns(), lambda asked: self._on(Answered(asked)))
+                pipeline.ask(fragment, registers, self._port.now_ns(), self._on_answered)
             case Acknowledge(pipeline, through):
                 pipeline.acknowledge(through)
                 pipeline.held.acked(through, lambda: None)
@@ -256,6 +260,9 @@ class AppendRun:
     def _on_ready(self, ready: Ready | GazetteError) -> None:
         self._stop_waiting()
         self._on(Failed(ready) if isinstance(ready, GazetteError) else ready)
+
+    def _on_answered(self, ask: Ask) -> None:
+        self._on(Answered(ask, self._port.is_certain()))
 
     def _on_transacted(self, revision: int | GazetteError | None) -> None:
         self._on(Failed(revision) if isinstance(revision, GazetteError) else Transacted(revision))

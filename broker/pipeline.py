@@ -133,16 +133,20 @@ class Pipeline:
         self.is_owned = False
         self.is_closed = False
         self._own_id = own_id
-        self._kin = kin
+        self.kin = kin
         self._streams: dict[ProcessId, PeerStream] = {}
         self._asked: deque[Ask] = deque()
-        self._told_through = -1
+        self._told_through = 0
         self._is_settling = False
         held.watch(lambda failure: self.failed(own_id, failure))
 
     @property
     def peers(self) -> list[ProcessId]:
         return [member for member in self.header.route.members if member != self._own_id]
+
+    @property
+    def streams(self) -> list[PeerStream]:
+        return list(self._streams.values())
 
     @property
     def is_broken(self) -> bool:
@@ -184,7 +188,7 @@ class Pipeline:
         if self._told_through < self.acked_through and not self.is_closed:
             self._told_through = self.acked_through
             for peer in self._healthy():
-                if peer in self._kin:
+                if peer in self.kin:
                     self._streams[peer].send(Acked(self.acked_through))
 
     def answered(self, peer: ProcessId, answer: Answer) -> None:
@@ -229,7 +233,7 @@ class Pipeline:
     def _scatter(self, to_kin: Message, to_others: Message) -> None:
         self._told_through = self.acked_through
         for peer in self._healthy():
-            self._streams[peer].send(to_kin if peer in self._kin else to_others)
+            self._streams[peer].send(to_kin if peer in self.kin else to_others)
 
     def _propose(self, message: Propose, now_ns: int, applied: Callable[[Reply | Exception], None]) -> None:
         self._told_through = self.acked_through
@@ -237,7 +241,7 @@ class Pipeline:
         told = replace(message, epoch=self.epoch, acked_through=self.acked_through)
         for peer in self._healthy():
             header = None if message.header is None else replace(message.header, process_id=peer)
-            mine = told if peer in self._kin else message
+            mine = told if peer in self.kin else message
             self._streams[peer].send(mine if header is None else replace(mine, header=header))
         proposal = Proposal(message.fragment, message.registers, now_ns, self.epoch, self.acked_through)
         self.held.propose(proposal, applied)

@@ -26,6 +26,7 @@ class Replica(Generic[FileT]):
         "is_stopped",
         "journal",
         "pipeline",
+        "stopped",
     )
 
     def __init__(self, journal: str, create_revision: int, index: Index[FileT]) -> None:
@@ -39,12 +40,17 @@ class Replica(Generic[FileT]):
         self.pipeline: Slot[Pipeline | None] = Slot(None)
         # Fired, and replaced by another, when the assignments or the stores of the journal change.
         self.invalidation = Notice()
-        # Fired when all is given back and handed on.
+        # Fired when it is to be given up, and when all is given back and handed on.
+        self.stopped = Notice()
         self.given_up = Notice()
 
     def start(self, held: HeldSpool) -> None:
         """With the spool, which has to know the replica that it is given back to."""
         self._spool = Slot(held)
+
+    def spool_released(self, held: HeldSpool) -> None:
+        """Whoever had the spool is done with it."""
+        self.spool.put(held)
 
     @property
     def spool(self) -> Slot[HeldSpool]:
@@ -62,6 +68,7 @@ class Replica(Generic[FileT]):
         if not self.is_stopped:
             self.is_stopped = True
             self.invalidate()
+            self.stopped.fire()
             self.pipeline.take(self._close)
 
     def _close(self, pipeline: Pipeline | None) -> None:

@@ -13,7 +13,6 @@ from broker.pipeline import HeldSpool
 from broker.replica import Replica
 from broker.replication_message import Acked, Answer, Content, Message, Propose
 from broker.resolution import EVERYTHING, Resolution, Wanted
-from broker.slot import Wait
 from fragment.spool import Proposal, Reply
 from protocol.errors import GazetteError, Status, ValidationError
 from protocol.fragment import Fragment
@@ -27,7 +26,9 @@ class ReplicationError(GazetteError):
 class ReplicationPort(Protocol):
     """What a Replication needs to have done for it."""
 
-    def resolve(self, wanted: Wanted, done: Callable[[Resolution | GazetteError], None]) -> Wait[Resolution]: ...
+    def resolve(self, wanted: Wanted, done: Callable[[Resolution | GazetteError], None]) -> Callable[[], None]:
+        """What is returned ends the wait."""
+        ...
 
     def answer(self, answer: Answer) -> None: ...
 
@@ -52,6 +53,9 @@ class Replication:
         self._is_kin = False
         # Whether content came since the last proposal: then a proposal is a commit.
         self._has_content = False
+        self._acked_through = -1
+        self._unanswered = 0
+        self._is_finishing = False
 
     @property
     def is_serving(self) -> bool:
@@ -85,6 +89,12 @@ class Replication:
             case Acked(through):
                 self._acked(held, through)
 
+    def finish(self) -> None:
+        """No more messages will come. What was asked is still answered."""
+        self._is_finishing = True
+        if not self._unanswered and not self._is_over:
+            self._end(None)
+
     def close(self) -> None:
         """The stream has ended, in whatever way. What is pending was never proposed."""
         self._is_over = True
@@ -97,8 +107,7 @@ class Replication:
         opening = self._opening
         assert opening is not None
         wanted = Wanted(opening.fragment.journal, False, False, 0, opening.header, self._selector)
-        wait = self._port.resolve(wanted, self._on_resolved)
-        self._waits.append(wait.withdraw)
+        self._waits.append(self._port.resolve(wanted, self._on_resolved))
 
     def _on_resolved(self, resolution: Resolution | GazetteError) -> None:
         self._waits.clear()
@@ -144,14 +153,18 @@ class Replication:
         through = message.acked_through if self._is_kin else None
         proposal = Proposal(message.fragment, message.registers, self._port.now_ns(), message.epoch, through)
         is_commit, self._has_content = self._has_content, False
+        self._unanswered += 1
         held.propose(proposal, lambda reply: self._on_reply(message, is_commit, reply))
 
     def _on_reply(self, message: Propose, is_commit: bool, reply: Reply | Exception) -> None:
+        self._unanswered -= 1
         if self._is_over or isinstance(reply, Exception):
             return
         if message.acknowledge:
             self._answer(reply.status, reply.fragment, reply)
         if reply.status is Status.OK:
+            if self._is_finishing:
+                self.finish()
             return
         # To synchronise, a primary tries again on the same stream. One that is synchronised and yet does not fit has
         # lost track: it must not go on, and a Gazette primary only stops once the stream has ended.
@@ -171,7 +184,8 @@ class Replication:
         self._end(None)
 
     def _acked(self, held: HeldSpool, through: int | None) -> None:
-        if self._is_kin and through is not None:
+        if self._is_kin and through is not None and through > self._acked_through:
+            self._acked_through = through
             held.acked(through, _nothing)
 
     def _on_failed(self, failure: Exception) -> None:

@@ -213,27 +213,22 @@ class SpoolWorker:
                 self._queued_bytes -= len(data)
                 if self._queued_bytes <= QUEUED_BYTES_MAX:
                     self._room.set()
-                if isinstance(result, Exception) and self._failed is not None:
-                    self._failed(result)
-            case _Seal(done):
+            case _Seal(sealed):
                 assert isinstance(result, Sealed | Exception)
-                done(result)
-            case _Propose(_, propose_done):
-                if isinstance(result, Performed):
-                    assert result.reply is not None
-                    propose_done(result.reply)
-                else:
-                    assert isinstance(result, Exception)
-                    propose_done(result)
-                    if self._failed is not None:
-                        self._failed(result)
-            case _Acked(_, acked_done):
-                acked_done()
+                sealed(result)
+            case _Propose(_, replied):
+                reply = result.reply if isinstance(result, Performed) else result
+                assert isinstance(reply, Reply | Exception)
+                replied(reply)
+            case _Acked(_, told):
+                told()
             case _Release():
                 self._released(self)
-            case _HandOn(hand_on_done):
+            case _HandOn(handed_on):
                 self._observer.given_up()
-                hand_on_done()
+                handed_on()
+        if isinstance(result, Exception) and self._failed is not None:
+            self._failed(result)
 
     def _tell(self, performed: Performed) -> None:
         for local in performed.visible:

@@ -30,6 +30,10 @@ class LiveIndex(Generic[FileT]):
         self._refreshed = asyncio.Event()
         self._refreshing = asyncio.Lock()
 
+    @property
+    def is_refreshed(self) -> bool:
+        return self._refreshed.is_set()
+
     async def wait_first_refresh(self) -> None:
         """Until all stores have been listed once: before, the end of the journal is not known."""
         await self._refreshed.wait()

@@ -59,6 +59,8 @@ class Item:
     completed: CompletedSpool
     create_revision: int
     completed_s: float
+    # Whoever wrote it, until it gives it up.
+    owner: object = None
     # Kept from one attempt to the next: what is compressed is not compressed again, what is stored not stored.
     compressor: Compressor | None = None
     stored: Fragment | None = None
@@ -124,10 +126,10 @@ class Persister:
         items = self._queue.items()
         return self._clock() - items[0].completed_s if items else 0.0
 
-    def complete(self, completed: CompletedSpool, create_revision: int, *, primary: bool) -> None:
-        """Take over a spool."""
+    def complete(self, completed: CompletedSpool, create_revision: int, *, primary: bool, owner: object = None) -> None:
+        """Take over a spool. `owner` is whoever may ``give_up`` what it has completed."""
         spool = completed.spool
-        item = Item(completed, create_revision, self._clock())
+        item = Item(completed, create_revision, self._clock(), owner)
         is_decided = spool.acked_through is None or spool.acked_through >= spool.fragment.end
         if not is_decided:
             self._undecided.setdefault(spool.fragment.journal, []).append(item)
@@ -148,6 +150,17 @@ class Persister:
             item.cut_at = end if end < item.fragment.end else None
         self._decide(journal, items)
         self._release(journal, lambda item: item.mark == epoch)
+
+    def give_up(self, journal: str, owner: object, through: int) -> None:
+        """`owner` will hear of no more acknowledgements: what it holds beyond `through` is for others to tell.
+
+        They have it if it was acknowledged. If it was not, it may be part of the journal or not, and a copy that says
+        otherwise than theirs must not get into the store.
+        """
+        items = [item for item in self._undecided.get(journal, ()) if item.owner is owner]
+        for item in items:
+            item.cut_at = through if through < item.fragment.end else None
+        self._decide(journal, items)
 
     def deleted(self, journal: str, create_revision: int) -> None:
         """That incarnation of the journal is gone, and nobody will acknowledge or close any more of it."""

@@ -1,0 +1,236 @@
+"""The Append RPC: a client's stream, driven through an AppendRun or passed on to the primary."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import grpc
+
+from allocator.transaction import Transaction
+from broker.append_event import AppendOpening, AppendOutcome, Chunk, End, Failed, Intent, Ready
+from broker.append_run import AppendRun, Withdraw
+from broker.append_wire import decode_chunk, decode_opening, opening_of, response_of
+from broker.flow_control import effective_max_rate
+from broker.local_replica import LocalReplica
+from broker.peer_stream import GrpcPeerStream
+from broker.pipeline import PeerStream, Pipeline
+from broker.replica import Replica
+from broker.resolution import Resolution, Wanted
+from broker.resolver import Resolver
+from broker.resolving import REVISION_WAIT_S, resolve_within
+from fragment.spool_file import SpoolFile
+from protocol.errors import GazetteError, UnavailableError, ValidationError
+from protocol.gen import journal_pb2 as pb
+from protocol.route import ProcessId
+from protocol.rpc.method import Call
+from protocol.selector import LabelSelector
+
+UNDERFLOW = "append stream: client stream didn't sustain the minimum append data rate"
+
+NextMessage = Callable[[], "asyncio.Future[bytes | None]"]
+
+
+class AppendBroker(Protocol):
+    """What an append needs of the broker it runs in."""
+
+    @property
+    def resolver(self) -> Resolver[SpoolFile]: ...
+
+    @property
+    def rates(self) -> AppendRates: ...
+
+    def now_ns(self) -> int: ...
+
+    def clock_s(self) -> float: ...
+
+    def is_certain(self) -> bool: ...
+
+    def transact(self, transaction: Transaction, done: Callable[[int | GazetteError | None], None]) -> None: ...
+
+    def await_ready(self, replica: LocalReplica, done: Callable[[Ready | GazetteError], None]) -> Withdraw: ...
+
+    def open_streams(self, replica: LocalReplica, pipeline: Pipeline) -> Mapping[ProcessId, GrpcPeerStream]: ...
+
+    def proxy_append(self, resolution: Resolution, journal: str) -> grpc.aio.StreamUnaryCall[bytes, bytes]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRates:
+    """Bytes a second; zero is none."""
+
+    max_rate: int = 0
+    min_rate: int = 1 << 16
+
+
+class _Append:
+    """An AppendPort. What the run asks of its client it finds set here, after each of its steps."""
+
+    def __init__(self, broker: AppendBroker, opening: AppendOpening, selector: LabelSelector) -> None:
+        self._broker = broker
+        self.run = AppendRun(opening, self, selector)
+        self.wants_chunk = False
+        self.is_over = False
+        self.outcome: AppendOutcome | GazetteError | None = None
+        self.proxied: Resolution | None = None
+        self.replica: LocalReplica | None = None
+        self.streams: Mapping[ProcessId, GrpcPeerStream] = {}
+        # Set when the run has gone on by itself.
+        self._turn = asyncio.Event()
+        self._has_resolved = False
+
+    def now_ns(self) -> int:
+        return self._broker.now_ns()
+
+    def is_certain(self) -> bool:
+        return self._broker.is_certain()
+
+    def resolve(self, wanted: Wanted, done: Callable[[Resolution | GazetteError], None]) -> Withdraw:
+        # The client's own demand is bounded. What we wait for afterwards comes about by itself.
+        timeout_s = None if self._has_resolved else REVISION_WAIT_S
+        self._has_resolved = True
+        return resolve_within(self._broker.resolver, wanted, timeout_s, done)
+
+    def transact(self, transaction: Transaction, done: Callable[[int | GazetteError | None], None]) -> None:
+        self._broker.transact(transaction, done)
+
+    def await_ready(self, replica: Replica[object], done: Callable[[Ready | GazetteError], None]) -> Withdraw:
+        assert isinstance(replica, LocalReplica)
+        self.replica = replica
+        return self._broker.await_ready(replica, done)
+
+    def open_streams(self, replica: Replica[object], pipeline: Pipeline) -> Mapping[ProcessId, PeerStream]:
+        assert isinstance(replica, LocalReplica)
+        return self._broker.open_streams(replica, pipeline)
+
+    def next_chunk(self) -> None:
+        self.wants_chunk = True
+        self._turn.set()
+
+    def proxy(self, resolution: Resolution) -> None:
+        self.proxied = resolution
+        self._turn.set()
+
+    def finish(self, outcome: AppendOutcome | GazetteError | None) -> None:
+        self.is_over, self.outcome = True, outcome
+        self._turn.set()
+
+    async def wait_turn(self) -> None:
+        while not (self.wants_chunk or self.is_over or self.proxied):
+            self._turn.clear()
+            await self._turn.wait()
+
+
+async def append(broker: AppendBroker, call: Call[bytes, bytes]) -> bytes:
+    """Serve one append; the response as bytes, since that of a primary elsewhere is passed on as it came."""
+    raw = await call.receive()
+    if raw is None:
+        raise ValidationError("the call ended without a request")
+    request = decode_opening(raw)
+    served = _Append(broker, opening_of(request), call.claims.selector)
+    total = delayed = 0
+    try:
+        served.run.start()
+        while True:
+            await served.wait_turn()
+            if served.proxied is not None:
+                return await _proxied(broker, served.proxied, request, call)
+            if served.is_over:
+                break
+            served.wants_chunk = False
+            if total == 0:
+                _begin_flow(broker, served)
+            event, is_delayed = await _next(broker, served, call)
+            total += not isinstance(event, End | Failed)
+            delayed += is_delayed
+            served.run.feed(event)
+    except BaseException:
+        served.run.cancel()
+        raise
+    if isinstance(served.outcome, GazetteError):
+        raise served.outcome
+    assert served.outcome is not None
+    return response_of(served.outcome, total, delayed).SerializeToString()
+
+
+def _begin_flow(broker: AppendBroker, served: _Append) -> None:
+    replica, resolution = served.replica, served.run.fsm.resolution
+    assert replica is not None
+    assert resolution is not None
+    max_rate = effective_max_rate(resolution.spec.max_append_rate, broker.rates.max_rate)
+    replica.flow.begin(max_rate, broker.rates.min_rate, broker.clock_s())
+
+
+async def _next(
+    broker: AppendBroker, served: _Append, call: Call[bytes, bytes]
+) -> tuple[Chunk | Intent | End | Failed, bool]:
+    """The client's next message, at the rates the journal allows, and whether it was held back."""
+    replica, pipeline = served.replica, served.run.fsm.pipeline
+    assert replica is not None
+    assert pipeline is not None
+    flow = replica.flow
+    if not replica.worker.has_room:
+        await replica.worker.wait_room()
+        flow.passed(broker.clock_s())
+    for stream in pipeline.streams:
+        assert isinstance(stream, GrpcPeerStream)
+        if not stream.has_room:
+            await stream.wait_room()
+            flow.passed(broker.clock_s())
+    try:
+        async with asyncio.timeout(flow.patience_s(broker.clock_s())):
+            raw = await call.receive()
+    except TimeoutError:
+        return Failed(UnavailableError(UNDERFLOW)), False
+    event = decode_chunk(raw)
+    if not isinstance(event, Chunk):
+        return event, False
+    pause_s = flow.arrived(len(event.data), broker.clock_s())
+    if pause_s <= 0:
+        return event, False
+    await _held_back(replica, pause_s)
+    flow.passed(broker.clock_s())
+    return event, True
+
+
+async def _held_back(replica: LocalReplica, pause_s: float) -> None:
+    """Until the journal's rate allows it, or until the journal is to change hands, which waits for this append."""
+    hurry = asyncio.Event()
+    withdraw = replica.invalidation.listen(hurry.set)
+    try:
+        async with asyncio.timeout(pause_s):
+            await hurry.wait()
+        replica.flow.unlimited()
+    except TimeoutError:
+        return
+    finally:
+        withdraw()
+
+
+async def _proxied(
+    broker: AppendBroker, resolution: Resolution, request: pb.AppendRequest, call: Call[bytes, bytes]
+) -> bytes:
+    """Pass everything on as it comes. The primary's answer is the client's, and so is its failure."""
+    request.header.CopyFrom(resolution.header.to_proto())
+    upstream = broker.proxy_append(resolution, request.journal)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            relaying = tasks.create_task(_relayed(call, upstream, request.SerializeToString()))
+            answer = await upstream
+            relaying.cancel()
+        return answer
+    finally:
+        upstream.cancel()
+
+
+async def _relayed(call: Call[bytes, bytes], upstream: grpc.aio.StreamUnaryCall[bytes, bytes], opening: bytes) -> None:
+    try:
+        await upstream.write(opening)
+        while (raw := await call.receive()) is not None:
+            await upstream.write(raw)
+        await upstream.done_writing()
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        # It has answered, or failed, before it had all: the answer says which.
+        return

@@ -1,0 +1,280 @@
+"""JournalBroker: the replicas of one broker, with the disk, the stores, etcd and the peers that they live on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import partial
+
+import grpc
+
+from allocator.etcd_client import EtcdClient
+from allocator.keys import item_key, items_prefix
+from allocator.keyspace_view import KeySpaceView
+from allocator.keyspace_watch import KeySpaceWatch
+from allocator.transaction import Transaction
+from broker.append_api import AppendRates
+from broker.append_event import Ready
+from broker.append_run import Withdraw
+from broker.cluster_keys import BrokerEntity
+from broker.journal_item import JournalItem
+from broker.local_replica import LocalReplica
+from broker.peer_stream import GrpcPeerStream
+from broker.peers import Peer, PeerChannels
+from broker.pipeline import Pipeline
+from broker.pulse import pulse_forever
+from broker.replication_wire import MessageEncoder
+from broker.resolution import Resolution
+from broker.resolver import Resolver
+from broker.spool_worker import SpoolWorker
+from broker.store_healths import StoreHealths
+from fragment.cover_set import CoverSet
+from fragment.index_refresh import list_cover
+from fragment.live_index import LiveIndex
+from fragment.persister import CurrentSpec, Persister
+from fragment.spool import NO_EPOCH
+from fragment.spool_compression import SpoolCompression
+from fragment.spool_directory import SpoolDirectory
+from fragment.spool_file import SpoolFile
+from fragment.spool_writer import CompletedSpool, LocalFragment, SpoolWriter
+from fragment.stores.open_stores import OpenStores
+from protocol.errors import GazetteError
+from protocol.journal import JournalSpec
+from protocol.route import ProcessId
+
+log = logging.getLogger(__name__)
+
+NS_PER_S = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerPolicy:
+    """How a broker treats all of its journals."""
+
+    rates: AppendRates = field(default_factory=AppendRates)
+    # Whether journals that are idle and flushed are suspended.
+    auto_suspend: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a broker is given to work with."""
+
+    etcd: EtcdClient
+    watch: KeySpaceWatch[BrokerEntity]
+    directory: SpoolDirectory
+    executor: Executor
+    stores: OpenStores
+    peers: PeerChannels
+    chance: random.Random
+    # Whether the broker is a member of its cluster beyond doubt.
+    is_certain: Callable[[], bool]
+    # Unix seconds and nanoseconds.
+    now_s: Callable[[], float]
+    now_ns: Callable[[], int]
+
+
+class JournalBroker:
+    """It has replicas from the time it is made until it is stopped. The mirror of etcd has to be loaded by then."""
+
+    def __init__(
+        self, tasks: asyncio.TaskGroup, own_id: ProcessId, surroundings: Surroundings, policy: BrokerPolicy
+    ) -> None:
+        self.own_id = own_id
+        self.policy = policy
+        self._tasks = tasks
+        self._surroundings = surroundings
+        self._root = surroundings.watch.prefix
+        self._loop = asyncio.get_running_loop()
+        self._encoder = MessageEncoder()
+        # What runs for each replica until it is to be given up.
+        self._tending: dict[LocalReplica, list[asyncio.Task[None]]] = {}
+        self._names: Sequence[str] = ()
+        self._names_view: KeySpaceView[BrokerEntity] | None = None
+        self._not_given_up: set[LocalReplica] = set()
+        self._all_given_up = asyncio.Event()
+        self.healths = StoreHealths(tasks, surroundings.stores.open, surroundings.chance)
+        self.compression = SpoolCompression()
+        self.persister = Persister(
+            surroundings.stores.open, self.compression, self.spec_now, self.clock_s, surroundings.chance
+        )
+        self.resolver: Resolver[SpoolFile] = Resolver(self._root, own_id, surroundings.watch.view, self._start)
+        surroundings.watch.observe(self.resolver.observe)
+
+    @property
+    def rates(self) -> AppendRates:
+        return self.policy.rates
+
+    def now_ns(self) -> int:
+        return self._surroundings.now_ns()
+
+    def is_certain(self) -> bool:
+        return self._surroundings.is_certain()
+
+    def clock_s(self) -> float:
+        return self._loop.time()
+
+    def spec_now(self, journal: str) -> CurrentSpec | None:
+        kv = self.resolver.view.get(item_key(self._root, journal))
+        if kv is None or not isinstance(kv.value.value, JournalItem):
+            return None
+        return CurrentSpec(kv.value.value.spec, kv.create_revision)
+
+    # What an append asks of the broker it runs in.
+
+    def transact(self, transaction: Transaction, done: Callable[[int | GazetteError | None], None]) -> None:
+        self._tasks.create_task(self._transact(transaction, done))
+
+    async def _transact(self, transaction: Transaction, done: Callable[[int | GazetteError | None], None]) -> None:
+        try:
+            committed = await self._surroundings.etcd.commit(transaction)
+        except GazetteError as error:
+            done(error)
+        else:
+            done(committed.header.revision if committed.succeeded else None)
+
+    def await_ready(self, replica: LocalReplica, done: Callable[[Ready | GazetteError], None]) -> Withdraw:
+        """At once, as nearly always: the stores were listed long ago, and are healthy."""
+        url = self._first_store(replica)
+        if replica.live.is_refreshed and (url is None or self.healths.is_healthy(url)):
+            done(Ready(replica.index.summary()))
+            return _nothing
+        waiting = self._tasks.create_task(self._ready(replica, url, done))
+        return lambda: _nothing(waiting.cancel())
+
+    async def _ready(
+        self, replica: LocalReplica, url: str | None, done: Callable[[Ready | GazetteError], None]
+    ) -> None:
+        await replica.live.wait_first_refresh()
+        unhealthy = await self.healths.problem(url) if url is not None else None
+        done(Ready(replica.index.summary(), unhealthy))
+
+    def _first_store(self, replica: LocalReplica) -> str | None:
+        current = self.spec_now(replica.journal)
+        return current.spec.fragment.stores[0] if current is not None and current.spec.fragment.stores else None
+
+    def open_streams(self, replica: LocalReplica, pipeline: Pipeline) -> Mapping[ProcessId, GrpcPeerStream]:
+        route = pipeline.header.route
+        assert route.endpoints is not None
+        streams: dict[ProcessId, GrpcPeerStream] = {}
+        for member, endpoint in zip(route.members, route.endpoints, strict=True):
+            if member != self.own_id:
+                peer = Peer(member, endpoint, member in pipeline.kin)
+                call = self._surroundings.peers.replicate(peer, replica.journal)
+                stream = streams[member] = GrpcPeerStream(call, member, pipeline, self._encoder)
+                self._tasks.create_task(stream.run())
+        return streams
+
+    def proxy_append(self, resolution: Resolution, journal: str) -> grpc.aio.StreamUnaryCall[bytes, bytes]:
+        return self._surroundings.peers.append(self.peer_of(resolution), journal)
+
+    def peer_of(self, resolution: Resolution) -> Peer:
+        """Whom a request is to be passed on to: the one that was resolved, or the member nearest to us."""
+        route, wanted = resolution.header.route, resolution.header.process_id
+        member = wanted or min(route.members, key=lambda member: (member.zone != self.own_id.zone, member))
+        assert route.endpoints is not None
+        return Peer(member, route.endpoints[route.members.index(member)], member in resolution.kin)
+
+    # The life of a replica.
+
+    def _start(self, journal: str, create_revision: int) -> LocalReplica:
+        surroundings = self._surroundings
+        live: LiveIndex[SpoolFile] = LiveIndex(journal, surroundings.now_s, surroundings.chance)
+        replica = LocalReplica(journal, create_revision, live)
+        writer = SpoolWriter(journal, surroundings.directory, partial(self._encoded_spec, journal))
+        observer = _Observer(replica, self.persister, self.compression)
+        replica.equip(SpoolWorker(writer, surroundings.executor, observer, replica.spool_released))
+        replica.given_up.listen(lambda: self._given_up(replica))
+        replica.stopped.listen(lambda: self._stop_tending(replica))
+        listing, interval_s = partial(self._list, journal), partial(self._interval_s, journal)
+        pulsing = pulse_forever(self, replica, self.policy.auto_suspend, surroundings.chance.random)
+        self._tending[replica] = [
+            self._tasks.create_task(live.refresh_forever(listing, interval_s)),
+            self._tasks.create_task(pulsing),
+        ]
+        self._not_given_up.add(replica)
+        return replica
+
+    def _stop_tending(self, replica: LocalReplica) -> None:
+        for task in self._tending.pop(replica, []):
+            task.cancel()
+
+    def _given_up(self, replica: LocalReplica) -> None:
+        self._not_given_up.discard(replica)
+        if not self._not_given_up:
+            self._all_given_up.set()
+
+    async def run(self) -> None:
+        """Compress and upload what is complete, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.compression.run())
+            tasks.create_task(self.persister.run())
+            tasks.create_task(self.healths.sweep_forever())
+
+    async def stop(self) -> None:
+        """Give up all replicas, and return once what they held is the persister's."""
+        self._all_given_up.clear()
+        self.resolver.stop()
+        if self._not_given_up:
+            await self._all_given_up.wait()
+
+    def _encoded_spec(self, journal: str) -> bytes:
+        kv = self.resolver.view.get(item_key(self._root, journal))
+        return kv.raw if kv is not None else b""
+
+    def _interval_s(self, journal: str) -> float:
+        current = self.spec_now(journal)
+        interval_ns = current.spec.fragment.refresh_interval_ns if current is not None else 0
+        return max(1.0, interval_ns / NS_PER_S) if interval_ns else 300.0
+
+    async def _list(self, journal: str) -> CoverSet:
+        current = self.spec_now(journal)
+        spec = current.spec if current is not None else JournalSpec(journal)
+        stores = {url: await self._surroundings.stores.open(url) for url in spec.fragment.stores}
+        return await list_cover(journal, stores, self._journal_names)
+
+    def _journal_names(self) -> Sequence[str]:
+        """Of all that exist: an object below a journal's name may belong to one whose name is longer."""
+        view = self.resolver.view
+        if view is not self._names_view:
+            prefix = items_prefix(self._root)
+            self._names = [kv.key[len(prefix) :] for kv in view.prefixed(prefix)]
+            self._names_view = view
+        return self._names
+
+
+class _Observer:
+    """Tells the index and the persister what has come of a replica's spool."""
+
+    def __init__(self, replica: LocalReplica, persister: Persister, compression: SpoolCompression) -> None:
+        self._replica = replica
+        self._persister = persister
+        self._compression = compression
+        self._acked_through: int | None = None
+
+    def visible(self, local: LocalFragment) -> None:
+        self._replica.live.commit(local.fragment, local.file)
+        if self._replica.is_primary:
+            self._compression.grew(local)
+
+    def completed(self, completed: CompletedSpool) -> None:
+        replica = self._replica
+        is_primary = replica.is_primary and not replica.is_stopped
+        self._persister.complete(completed, replica.create_revision, primary=is_primary, owner=replica)
+
+    def acked(self, through: int) -> None:
+        if through != self._acked_through:
+            self._acked_through = through
+            self._persister.acked(self._replica.journal, NO_EPOCH, through)
+
+    def given_up(self) -> None:
+        if self._acked_through is not None:
+            self._persister.give_up(self._replica.journal, self._replica, self._acked_through)
+
+
+def _nothing(_: object = None) -> None:
+    """There is nothing to withdraw."""

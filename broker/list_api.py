@@ -1,0 +1,84 @@
+"""List: the journals that a selector matches, with who holds them; and again whenever their specs change, if asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from allocator.key_value import KeyValue
+from broker.answer_header import own_header
+from broker.cluster_keys import BrokerEntity
+from broker.journal_changes import JournalChanges
+from broker.listing import Selection, snapshot
+from broker.resolution import EVERYTHING
+from protocol.gen import journal_pb2 as pb
+from protocol.route import ProcessId
+from protocol.selector import LabelSelector
+
+TURN_JOURNALS = 500
+"""So many are matched before others get their turn, which takes some 2 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListApi:
+    changes: JournalChanges
+    root: str
+    own_id: ProcessId
+
+    async def list_journals(
+        self, request: pb.ListRequest, selector: LabelSelector = EVERYTHING
+    ) -> AsyncGenerator[pb.ListResponse, None]:
+        """The answers to a request that was found valid, of one who may see what `selector` matches.
+
+        One that watches never ends by itself. An empty message follows each of its snapshots. Who only holds the
+        journals does not make for another one: that would be news without end while a cluster finds its balance.
+        """
+        selection = Selection(LabelSelector.from_proto(request.selector), selector)
+        if request.watch and request.HasField("watch_resume"):
+            # A client takes no snapshot that is not later than the one it had.
+            await self.changes.wait_revision(request.watch_resume.etcd.revision + 1)
+        while True:
+            count = self.changes.count
+            async with aclosing(self._snapshot(selection)) as messages:
+                async for message in messages:
+                    yield message
+            if not request.watch:
+                return
+            yield pb.ListResponse()
+            await self._wait_touched(selection, count)
+
+    async def _snapshot(self, selection: Selection) -> AsyncGenerator[pb.ListResponse, None]:
+        view = self.changes.view
+        header = own_header(view, self.root, self.own_id)
+        matching = _matching(selection, selection.candidates(view, self.root))
+        for response in snapshot(view, self.root, header, matching):
+            if response is not None:
+                yield response
+            await asyncio.sleep(0)
+
+    async def _wait_touched(self, selection: Selection, count: int) -> None:
+        """Until there is a change, after the first `count`, of a journal that is selected, or was before it."""
+        while True:
+            await self.changes.wait(count)
+            changes = self.changes.since(count)
+            if changes is None:
+                return
+            count = self.changes.count
+            for number, change in enumerate(changes, start=1):
+                if selection.touches(change):
+                    return
+                if number % TURN_JOURNALS == 0:
+                    await asyncio.sleep(0)
+
+
+def _matching(
+    selection: Selection, candidates: Sequence[KeyValue[BrokerEntity]]
+) -> Iterator[KeyValue[BrokerEntity] | None]:
+    """Those that match, and a None after each so many that were looked at."""
+    for number, kv in enumerate(candidates, start=1):
+        if selection.matches(kv):
+            yield kv
+        if number % TURN_JOURNALS == 0:
+            yield None

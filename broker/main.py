@@ -1,0 +1,241 @@
+"""A broker as a process: what it is told, how it joins its cluster, and in which order it goes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from allocator.etcd_client import EtcdClient
+from allocator.etcd_connections import EtcdConnections, EtcdTls, EtcdUser
+from allocator.keys import member_key
+from allocator.keyspace import KeySpace
+from allocator.keyspace_watch import KeySpaceWatch, WatchTiming
+from allocator.lease_file import LeaseFile
+from allocator.membership import Membership
+from allocator.session import Session
+from broker.broker_member import KIN, BrokerMember
+from broker.cluster_keys import MAX_REPLICATION, broker_decoder, journal_consistency
+from broker.journal_broker import BrokerPolicy, JournalBroker, Surroundings
+from broker.journal_item import JournalItem
+from broker.peers import PeerChannels
+from broker.service import SERVICE, JournalService
+from fragment.spool_budget import SpoolBudget
+from fragment.spool_directory import FsyncMode, SpoolDirectory, machine_boot_id
+from fragment.spool_syncing import sync_forever
+from fragment.stores.open_stores import OpenStores, StoreSettings
+from protocol.auth import Keys
+from protocol.route import ProcessId, Route
+from protocol.rpc.authorization import Authorizer, TokenSigner
+from protocol.rpc.server import RpcServer, ServerLimits
+from protocol.rpc.tls import PeerTls, ServerTls
+
+log = logging.getLogger(__name__)
+
+# The one place where a broker gets its clock from. Everything else is given it.
+_now_s = time.time  # noqa: TID251
+_THREADS = 8
+_SWEEP_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdSettings:
+    endpoints: tuple[str, ...] = ("http://localhost:2379",)
+    prefix: str = "/gazette/cluster"
+    lease_s: int = 20
+    tls: EtcdTls | None = None
+    user: EtcdUser | None = None
+    # How long events are gathered before they are acted upon.
+    watch_delay_s: float = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """All that can be set. ``gazctl serve --help`` says what for."""
+
+    id: ProcessId
+    # Under which the others reach it; the port is the one that it listens on.
+    host: str
+    spool_dir: Path
+    # `host:port`, where port 0 is any that is free, or `unix:///path`.
+    listen: str = "0.0.0.0:0"
+    etcd: EtcdSettings = field(default_factory=EtcdSettings)
+    limit: int = 1024
+    max_replication: int = MAX_REPLICATION
+    policy: BrokerPolicy = field(default_factory=BrokerPolicy)
+    stores: StoreSettings = field(default_factory=StoreSettings)
+    fsync: FsyncMode = field(default_factory=FsyncMode)
+    spool_budget: int | None = None
+    keys: Keys | None = None
+    server_tls: ServerTls | None = None
+    peer_tls: PeerTls | None = None
+    receive_bytes_max: int = 4 << 20
+    # How long a broker that is told to stop waits for others to take over, and then for its uploads.
+    drain_s: float = 300.0
+    upload_s: float = 300.0
+
+
+class _FinishedError(Exception):
+    """Ends what runs beside the calls."""
+
+
+class BrokerProcess:
+    """One broker. ``run`` it; ``stop`` it from a signal handler."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self._settings = settings
+        self._stopping = asyncio.Event()
+        # Set once it serves.
+        self.serving = asyncio.Event()
+        self.endpoint = ""
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Until it was told to stop and all is handed over, or until it cannot go on, which raises."""
+        settings = self._settings
+        chance = random.Random()
+        budget = SpoolBudget(settings.spool_budget)
+        directory = await asyncio.to_thread(
+            SpoolDirectory, settings.spool_dir, settings.fsync, machine_boot_id(), budget
+        )
+        stores = OpenStores(settings.stores)
+        peers = PeerChannels(TokenSigner(settings.keys, _now_s), tls=settings.peer_tls)
+        connections = EtcdConnections(settings.etcd.endpoints, user=settings.etcd.user, tls=settings.etcd.tls)
+        executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="spool")
+        async with EtcdClient(connections) as etcd:
+            keyspace = KeySpace(settings.etcd.prefix, broker_decoder(settings.etcd.prefix, settings.max_replication))
+            watch = KeySpaceWatch(etcd, keyspace, timing=WatchTiming(delay_s=settings.etcd.watch_delay_s))
+            key = member_key(settings.etcd.prefix, *settings.id)
+            membership = Membership(etcd, key, LeaseFile(directory.path / "lease"), ttl_s=settings.etcd.lease_s)
+            session: Session[JournalItem, BrokerMember, Route] = Session(etcd, membership, watch, journal_consistency)
+            surroundings = Surroundings(
+                etcd, watch, directory, executor, stores, peers, chance, session.is_certain, _now_s, time.time_ns
+            )
+            try:
+                await self._serve(session, surroundings)
+            finally:
+                await peers.close()
+                await stores.close()
+                executor.shutdown(wait=True)
+                directory.close()
+
+    async def _serve(self, session: Session[JournalItem, BrokerMember, Route], surroundings: Surroundings) -> None:
+        settings = self._settings
+        service = JournalService()
+        server = RpcServer(
+            {SERVICE: service.methods()},
+            Authorizer(settings.keys, _now_s),
+            tls=settings.server_tls,
+            limits=ServerLimits(receive_bytes_max=settings.receive_bytes_max),
+        )
+        self.endpoint = self._endpoint(server.listen(settings.listen))
+        # Of everything that runs beside the calls. Its tasks have no end of their own.
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                await self._be_member(session, surroundings, tasks, service, server)
+                raise _FinishedError
+        except* _FinishedError:
+            log.warning("broker has stopped", extra={"id": "/".join(settings.id)})
+
+    async def _be_member(
+        self,
+        session: Session[JournalItem, BrokerMember, Route],
+        surroundings: Surroundings,
+        tasks: asyncio.TaskGroup,
+        service: JournalService,
+        server: RpcServer,
+    ) -> None:
+        settings = self._settings
+        spool_id = surroundings.directory.spool_id
+        member = BrokerMember(settings.id, self.endpoint, settings.limit, capabilities=KIN, spool_id=spool_id)
+        # What others would refuse to read must not get into etcd.
+        BrokerMember.decoded(*settings.id, member.encoded())
+        broker: JournalBroker | None = None
+        try:
+            async with session.joined(member.encoded()):
+                broker = JournalBroker(tasks, settings.id, surroundings, settings.policy)
+                service.begin(broker)
+                self._tend(tasks, broker, server, surroundings)
+                await server.start()
+                self.serving.set()
+                log.warning("broker is serving", extra={"id": "/".join(settings.id), "endpoint": self.endpoint})
+                await self._stopping.wait()
+                log.warning("broker was told to stop", extra={"id": "/".join(settings.id)})
+                await session.exit(replace(member, exiting=True).encoded(), settings.drain_s)
+        finally:
+            self.serving.clear()
+            await self._wind_down(server, broker)
+
+    def _tend(
+        self, tasks: asyncio.TaskGroup, broker: JournalBroker, server: RpcServer, surroundings: Surroundings
+    ) -> None:
+        """What runs beside the calls."""
+        tasks.create_task(broker.run())
+        tasks.create_task(surroundings.peers.run())
+        tasks.create_task(server.wait_broken())
+        tasks.create_task(_sweep_forever(surroundings.stores))
+        interval_s = self._settings.fsync.interval_s
+        if interval_s is not None:
+            tasks.create_task(sync_forever(surroundings.directory, interval_s))
+
+    async def _wind_down(self, server: RpcServer, broker: JournalBroker | None) -> None:
+        """Nothing is ours to serve any more. Calls end, replicas are given up, and what they held is uploaded."""
+        if broker is None:
+            await server.stop(0)
+            return
+        async with asyncio.TaskGroup() as stopping:
+            giving_up = stopping.create_task(broker.stop())
+            await server.stop()
+            await _within(self._settings.upload_s, giving_up, "replicas were still in use when the broker stopped")
+            uploading = stopping.create_task(broker.persister.finish())
+            await _within(self._settings.upload_s, uploading, "fragments are not uploaded (they stay on this disk)")
+
+    def _endpoint(self, port: int) -> str:
+        settings = self._settings
+        if settings.listen.startswith("unix:"):
+            return f"unix://{settings.host}{settings.listen.removeprefix('unix://')}"
+        return f"{'https' if settings.server_tls else 'http'}://{settings.host}:{port}"
+
+
+async def _within(timeout_s: float, task: asyncio.Future[None], what: str) -> None:
+    done, _ = await asyncio.wait({task}, timeout=timeout_s)
+    if not done:
+        log.error(what, extra={"waited_s": timeout_s})
+        task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+async def _sweep_forever(stores: OpenStores) -> None:
+    while True:
+        await asyncio.sleep(_SWEEP_S)
+        await stores.sweep()
+
+
+async def serve(settings: BrokerSettings) -> None:
+    """Run a broker until SIGTERM or SIGINT. A second one ends it at once."""
+    process = BrokerProcess(settings)
+    running = asyncio.current_task()
+    assert running is not None
+
+    def stop() -> None:
+        if process.is_stopping:
+            running.cancel()
+        process.stop()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    await process.run()

@@ -1,0 +1,216 @@
+"""Read: the bytes of a journal from an offset on, out of the spools here, out of its stores, or from another broker.
+
+The answer is a sequence of groups: a message that says which fragment serves the offset, and its content. What is sent
+is never queued: whoever does not take a message holds up the reading of the one after the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+
+from broker.answer_header import answer_header, forwarded_header
+from broker.local_replica import LocalReplica
+from broker.notice import Notice
+from broker.read_message import content_message
+from broker.replica_change import wait_change
+from broker.resolution import EVERYTHING, Resolution, Wanted
+from broker.resolver import Resolver
+from broker.resolving import resolve
+from broker.spool_chunks import CHUNK_BYTES, SpoolChunks
+from fragment.fragment_reader import StoredObject
+from fragment.fragment_reader import read as read_fragment
+from fragment.index import WRITE_HEAD, Found, NotYetAvailable
+from fragment.spool_file import SpoolFile
+from fragment.stores.blob_store import BlobStore
+from protocol.errors import Status
+from protocol.fragment import Fragment
+from protocol.gen import journal_pb2 as pb
+from protocol.identifier import strip_meta
+from protocol.route import Header
+from protocol.selector import LabelSelector
+
+SIGNED_S = 60.0
+ACK_WAIT_S = 1.0
+"""How long a reader waits for what is written here to be acknowledged. It takes as long as a peer takes to answer."""
+
+OpenStore = Callable[[str], Awaitable[BlobStore]]
+ProxyRead = Callable[[Resolution, pb.ReadRequest], AsyncGenerator[bytes, None]]
+"""Sends a request to a member of the resolution's Route, which is any of them; yields what comes back, as it comes."""
+
+Messages = AsyncGenerator[pb.ReadResponse | bytes, None]
+"""Those with content are serialised already."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadApi:
+    resolver: Resolver[SpoolFile]
+    open_store: OpenStore
+    chunks: SpoolChunks
+    proxy: ProxyRead
+    # When this broker goes, reads that it relays have to end: they may go on for ever otherwise.
+    stop_proxying: Notice
+    ack_wait_s: float = ACK_WAIT_S
+
+    async def read(self, request: pb.ReadRequest, selector: LabelSelector = EVERYTHING) -> Messages:
+        """The answers to a request that was found valid, of one who may see what `selector` matches.
+
+        Leave it early only by way of ``contextlib.aclosing``.
+        """
+        resolution = await resolve(
+            self.resolver,
+            Wanted(
+                strip_meta(request.journal),
+                may_proxy=not request.do_not_proxy,
+                min_revision=request.min_etcd_revision,
+                header=Header.from_proto(request.header) if request.HasField("header") else None,
+                selector=selector,
+            ),
+        )
+        status = read_status(resolution)
+        if status is not Status.OK:
+            yield pb.ReadResponse(status=pb.Status.ValueType(status), header=answer_header(resolution))
+            return
+        if resolution.is_local:
+            source: Messages = self._local(resolution, request)
+        else:
+            source = self._proxied(resolution, request)
+        async with aclosing(source) as messages:
+            async for message in messages:
+                yield message
+
+    async def _local(self, resolution: Resolution, request: pb.ReadRequest) -> Messages:
+        replica = resolution.replica
+        assert isinstance(replica, LocalReplica)
+        cursor = _Cursor(replica, request, self.ack_wait_s)
+        header: pb.Header | None = answer_header(resolution)
+        end_offset = request.end_offset
+        while (found := await cursor.next()) is not None:
+            if isinstance(found, NotYetAvailable):
+                yield pb.ReadResponse(
+                    status=pb.OFFSET_NOT_YET_AVAILABLE,
+                    header=header,
+                    offset=found.offset,
+                    write_head=found.write_head,
+                )
+                return
+            yield await self._metadata(found, header)
+            header = None
+            is_elsewhere = found.file is None and request.do_not_proxy
+            if request.metadata_only or is_elsewhere or 0 < end_offset <= found.offset:
+                return
+            end = min(found.fragment.end, end_offset) if end_offset else found.fragment.end
+            async with aclosing(self._content(found, end)) as messages:
+                async for message in messages:
+                    yield message
+            if end == end_offset:
+                return
+            cursor.offset = end
+
+    async def _metadata(self, found: Found[SpoolFile], header: pb.Header | None) -> pb.ReadResponse:
+        fragment = found.fragment
+        response = pb.ReadResponse(
+            header=header, offset=found.offset, write_head=found.write_head, fragment=fragment.to_proto()
+        )
+        if fragment.backing_store and fragment.mod_time:
+            store = await self.open_store(fragment.backing_store)
+            response.fragment_url = await store.sign_get(fragment.content_path, SIGNED_S)
+        return response
+
+    def _content(self, found: Found[SpoolFile], end: int) -> AsyncGenerator[bytes, None]:
+        if found.file is not None:
+            return self.chunks.messages(found.file, found.offset, end)
+        return self._stored(found.fragment, found.offset, end)
+
+    async def _stored(self, fragment: Fragment, begin: int, end: int) -> AsyncGenerator[bytes, None]:
+        store = await self.open_store(fragment.backing_store)
+        source = StoredObject(store, fragment.content_path)
+        async with aclosing(read_fragment(fragment, source, begin, end)) as pieces:
+            async for piece in pieces:
+                view = memoryview(piece)
+                for at in range(0, len(piece), CHUNK_BYTES):
+                    chunk = view[at : at + CHUNK_BYTES]
+                    yield content_message(begin, chunk)
+                    begin += len(chunk)
+
+    async def _proxied(self, resolution: Resolution, request: pb.ReadRequest) -> Messages:
+        forwarded = pb.ReadRequest()
+        forwarded.CopyFrom(request)
+        forwarded.header.CopyFrom(forwarded_header(resolution))
+        async with aclosing(self.proxy(resolution, forwarded)) as messages:
+            while (message := await _next_unless(self.stop_proxying, messages)) is not None:
+                yield message
+
+
+def read_status(resolution: Resolution) -> Status:
+    """Whether the journal may be read, at all and here."""
+    if resolution.status is Status.OK and not resolution.spec.may_read:
+        return Status.NOT_ALLOWED
+    return resolution.status
+
+
+class _Cursor:
+    """Where a reader of a replica is, and what comes next."""
+
+    def __init__(self, replica: LocalReplica, request: pb.ReadRequest, ack_wait_s: float) -> None:
+        self.offset = request.offset
+        self._replica = replica
+        self._request = request
+        # How long it may still wait for acknowledgements: once, since there may always be more to wait for.
+        self._ack_wait_s = ack_wait_s
+
+    async def next(self) -> Found[SpoolFile] | NotYetAvailable | None:
+        """None if there is nothing, and nothing to wait for any more, as this broker has given up the journal."""
+        replica, request = self._replica, self._request
+        if self.offset == WRITE_HEAD or request.metadata_only:
+            await self._settle()
+        while True:
+            found = await replica.live.query(self.offset, request.begin_mod_time)
+            if isinstance(found, Found):
+                return found
+            # The write head was meant as it stood when the reader came.
+            self.offset = found.offset
+            if request.block:
+                if replica.is_stopped:
+                    return None
+                await wait_change(replica)
+            elif not await self._settle():
+                return found
+
+    async def _settle(self) -> bool:
+        """Let the index catch up with what is committed here. Whether anything was waited for.
+
+        A client whose append was acknowledged by the primary expects to read it here at once, and we are told of the
+        acknowledgement a moment later than the client is.
+        """
+        replica, wait_s = self._replica, self._ack_wait_s
+        applied = replica.applied_end
+        if not wait_s or replica.index.summary().end >= applied:
+            return False
+        self._ack_wait_s = 0.0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while replica.index.summary().end < applied and not replica.is_stopped:
+                    await wait_change(replica)
+        return True
+
+
+async def _next_unless(stop: Notice, messages: AsyncGenerator[bytes, None]) -> bytes | None:
+    """The next message; None if there is none, or if we are told to stop before it comes."""
+    if stop.is_fired:
+        return None
+    loop = asyncio.get_running_loop()
+    scope = asyncio.timeout(None)
+    try:
+        async with scope:
+            forget = stop.listen(lambda: scope.reschedule(loop.time()))
+            try:
+                return await anext(messages, None)
+            finally:
+                forget()
+    except TimeoutError:
+        if not scope.expired():
+            raise
+        return None

@@ -1,0 +1,101 @@
+"""The Replicate RPC: a primary's stream, applied to the spool of our replica."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from broker.local_replica import LocalReplica
+from broker.replication import Replication
+from broker.replication_message import Answer, Propose
+from broker.replication_wire import decode, encode_answer
+from broker.resolution import Resolution, Wanted
+from broker.resolver import Resolver
+from broker.resolving import REVISION_WAIT_S, resolve_within
+from fragment.spool_file import SpoolFile
+from protocol.errors import GazetteError, ValidationError
+from protocol.rpc.method import Call
+
+
+class _Stream:
+    """A ReplicationPort: what the Replication says is sent by ``serve``, which also reads."""
+
+    def __init__(self, resolver: Resolver[SpoolFile], call: Call[bytes, bytes], now_ns: Callable[[], int]) -> None:
+        self._resolver = resolver
+        self._call = call
+        self.now_ns = now_ns
+        self._answers: deque[bytes] = deque()
+        # Set when there is an answer to send, and when it is over.
+        self._turn = asyncio.Event()
+        self._served = asyncio.Event()
+        self._is_over = False
+        self._error: GazetteError | None = None
+        self._replication = Replication(self, call.claims.selector)
+        self.replica: LocalReplica | None = None
+
+    def resolve(self, wanted: Wanted, done: Callable[[Resolution | GazetteError], None]) -> Callable[[], None]:
+        """The replica is remembered, to wait for its disk."""
+
+        def resolved(resolution: Resolution | GazetteError) -> None:
+            if isinstance(resolution, Resolution) and isinstance(resolution.replica, LocalReplica):
+                self.replica = resolution.replica
+            done(resolution)
+
+        return resolve_within(self._resolver, wanted, REVISION_WAIT_S, resolved)
+
+    def answer(self, answer: Answer) -> None:
+        self._answers.append(encode_answer(answer))
+        self._served.set()
+        self._turn.set()
+
+    def end(self, error: GazetteError | None) -> None:
+        self._is_over, self._error = True, error
+        self._served.set()
+        self._turn.set()
+
+    async def serve(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                receiving = tasks.create_task(self._receive_all())
+                await self._send_all()
+                receiving.cancel()
+        finally:
+            self._replication.close()
+        if self._error is not None:
+            raise self._error
+
+    async def _send_all(self) -> None:
+        while True:
+            while self._answers:
+                await self._call.send(self._answers.popleft())
+            if self._is_over:
+                return
+            self._turn.clear()
+            await self._turn.wait()
+
+    async def _receive_all(self) -> None:
+        """Reads on while there is room for what was read: a primary that is faster than the disk waits."""
+        try:
+            raw = await self._call.receive()
+            opening = decode(raw or b"")
+            if not isinstance(opening, Propose):
+                raise ValidationError("the first message of a stream must be a proposal", "Proposal")
+            self._replication.open(opening)
+            while (raw := await self._call.receive()) is not None:
+                # A primary waits for the answer to its first message before it sends another: this is not for long.
+                await self._served.wait()
+                if self._is_over:
+                    return
+                self._replication.message(decode(raw))
+                if self.replica is not None:
+                    await self.replica.worker.wait_room()
+        except GazetteError as error:
+            self.end(error)
+        else:
+            self._replication.finish()
+
+
+async def replicate(resolver: Resolver[SpoolFile], call: Call[bytes, bytes], now_ns: Callable[[], int]) -> None:
+    """Serve one stream until it ends. Raises what it ended with."""
+    await _Stream(resolver, call, now_ns).serve()

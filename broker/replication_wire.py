@@ -1,0 +1,171 @@
+"""The messages of a Replicate stream as bytes.
+
+Content makes up nearly all of what is replicated. Its messages are written and read by hand, since protobuf would copy
+the bytes two times over; everything else goes through protobuf and is judged by ``protocol.validation``.
+"""
+
+from __future__ import annotations
+
+from broker.replication_message import Acked, Answer, Content, Message, Propose
+from fragment.spool import NO_EPOCH, EpochMark
+from protocol.errors import Status, UnavailableError, ValidationError
+from protocol.fragment import Fragment
+from protocol.gen import epoch_pb2
+from protocol.gen import journal_pb2 as pb
+from protocol.label import LabelSet
+from protocol.route import Header
+from protocol.validation import validate
+
+_CONTENT, _DELTA = 4 << 3 | 2, 5 << 3
+_ACKED_THROUGH = b"\xc8\x3e"
+"""The tag of field 1001."""
+
+
+def varint(number: int) -> bytes:
+    """
+    >>> varint(300).hex()
+    'ac02'
+    """
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """A number that is not negative, and where it ends. Raises IndexError if the data ends before it does.
+
+    >>> read_varint(bytes.fromhex("ac02"), 0)
+    (300, 2)
+    """
+    number = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+        shift += 7
+        if shift > 56:
+            raise IndexError
+
+
+class MessageEncoder:
+    """Encodes what goes to all peers once: they are sent the same message one after the other."""
+
+    def __init__(self) -> None:
+        self._latest: Message | None = None
+        self._encoded = b""
+
+    def encode(self, message: Message) -> bytes:
+        if message is not self._latest:
+            self._encoded = encode(message)
+            self._latest = message
+        return self._encoded
+
+
+def encode(message: Message) -> bytes:
+    match message:
+        case Content(data, delta, through):
+            parts = [b"\x22", varint(len(data)), data]
+            if delta:
+                parts += [b"\x28", varint(delta)]
+            if through:
+                parts += [_ACKED_THROUGH, varint(through)]
+            return b"".join(parts)
+        case Acked(through):
+            return _ACKED_THROUGH + varint(through)
+        case Propose():
+            return _encoded_proposal(message)
+
+
+def _encoded_proposal(message: Propose) -> bytes:
+    request = pb.ReplicateRequest(
+        proposal=message.fragment.to_proto(),
+        registers=message.registers.to_proto(),
+        acknowledge=message.acknowledge,
+        acked_through=message.acked_through or 0,
+    )
+    if message.header is not None:
+        request.header.CopyFrom(message.header.to_proto())
+        request.deprecated_journal = message.fragment.journal
+    if message.epoch != NO_EPOCH:
+        request.epoch.create_revision = message.epoch.create_revision
+        request.epoch.number = message.epoch.number
+    return request.SerializeToString()
+
+
+def decode(raw: bytes) -> Message:
+    """Raises a ValidationError, or protobuf's own for what is no message at all."""
+    if raw and raw[0] == _CONTENT:
+        content = _content(raw)
+        if content is not None:
+            return content
+    request = pb.ReplicateRequest.FromString(raw)
+    validate(request)
+    if request.HasField("proposal"):
+        return Propose(
+            Fragment.from_proto(request.proposal),
+            LabelSet.from_proto(request.registers),
+            request.acknowledge,
+            Header.from_proto(request.header) if request.HasField("header") else None,
+            _epoch(request.epoch) if request.HasField("epoch") else NO_EPOCH,
+            request.acked_through,
+        )
+    if request.content:
+        return Content(request.content, request.content_delta, request.acked_through)
+    return Acked(request.acked_through)
+
+
+def _content(raw: bytes) -> Content | None:
+    """A message of content in the order in which all encoders write it; None if it is anything else."""
+    delta = through = 0
+    try:
+        length, begin = read_varint(raw, 1)
+        at = begin + length
+        if at < len(raw) and raw[at] == _DELTA:
+            delta, at = read_varint(raw, at + 1)
+        if raw[at : at + 2] == _ACKED_THROUGH:
+            through, at = read_varint(raw, at + 2)
+    except IndexError:
+        return None
+    if at != len(raw) or not length:
+        return None
+    return Content(memoryview(raw)[begin : begin + length], delta, through)
+
+
+def _epoch(message: epoch_pb2.Epoch) -> EpochMark:
+    return EpochMark(message.create_revision, message.number)
+
+
+def encode_answer(answer: Answer) -> bytes:
+    response = pb.ReplicateResponse(status=pb.Status.ValueType(answer.status))
+    if answer.header is not None:
+        response.header.CopyFrom(answer.header.to_proto())
+    if answer.fragment is not None:
+        response.fragment.CopyFrom(answer.fragment.to_proto())
+        # Beside the fragment they are present even if there are none: a Go primary ends its process otherwise.
+        response.registers.CopyFrom((answer.registers or LabelSet()).to_proto())
+    return response.SerializeToString()
+
+
+def decode_answer(raw: bytes) -> Answer:
+    """An answer as peers really give it: the first one has a header, whatever its status.
+
+    Raises if it has parts that cannot be made sense of.
+    """
+    response = pb.ReplicateResponse.FromString(raw)
+    try:
+        for part in ("header", "fragment", "registers"):
+            if response.HasField(part):
+                validate(getattr(response, part))
+        return Answer(
+            Status(response.status),
+            Header.from_proto(response.header) if response.HasField("header") else None,
+            Fragment.from_proto(response.fragment) if response.HasField("fragment") else None,
+            LabelSet.from_proto(response.registers) if response.HasField("registers") else None,
+        )
+    except (ValidationError, ValueError) as error:
+        raise UnavailableError(f"its answer makes no sense: {error}") from error

@@ -1,0 +1,94 @@
+"""SpoolChunks: the content of spools as messages to readers, each read once for all who want it.
+
+Readers of a journal's fresh bytes all want the same at the same moment. So a file is cut at fixed places, a piece that
+is being read is shared by those who come meanwhile, and the latest pieces are kept for those who come a little later.
+Files are read on threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncGenerator
+from concurrent.futures import Executor
+from weakref import ReferenceType, ref
+
+from broker.read_message import content_message
+from fragment.spool_file import SpoolFile
+from protocol.errors import CorruptError, UnavailableError
+
+CHUNK_BYTES = 256 << 10
+"""Content of one message. Over loopback, 256 KiB reach what gRPC can do, and 32 KiB, as of Gazette, a third of it."""
+KEPT_BYTES_MAX = 16 << 20
+
+_Key = tuple[ReferenceType[SpoolFile], int, int]
+
+
+class SpoolChunks:
+    """A reader costs two chunks at most, however slow it is: the one it is being sent, and the one after."""
+
+    def __init__(self, executor: Executor | None = None, *, kept_bytes_max: int = KEPT_BYTES_MAX) -> None:
+        """The executor reads; by default it is the loop's own."""
+        self._executor = executor
+        self._kept_bytes_max = kept_bytes_max
+        # The least recently used first. Its keys hold no file: one that is not needed any more is let go at once.
+        self._kept: OrderedDict[_Key, asyncio.Future[bytes]] = OrderedDict()
+        self.kept_bytes = 0
+
+    async def messages(self, file: SpoolFile, begin: int, end: int) -> AsyncGenerator[bytes, None]:
+        """The bytes [begin, end) of the journal, all of which are visible and in this file."""
+        ahead = self._chunk(file, begin, end)
+        while begin < end:
+            chunk = ahead
+            begin = chunk_end(file, begin, end)
+            if begin < end:
+                ahead = self._chunk(file, begin, end)
+            # Shielded, since others may be waiting for it too.
+            yield await asyncio.shield(chunk)
+
+    def _chunk(self, file: SpoolFile, begin: int, end: int) -> asyncio.Future[bytes]:
+        end = chunk_end(file, begin, end)
+        key = (ref(file), begin, end)
+        known = self._kept.get(key)
+        if known is not None:
+            self._kept.move_to_end(key)
+            return known
+        chunk = asyncio.get_running_loop().run_in_executor(self._executor, read_chunk, file, begin, end)
+        self._kept[key] = chunk
+        self.kept_bytes += end - begin
+        chunk.add_done_callback(lambda done: self._settled(key, done))
+        while self.kept_bytes > self._kept_bytes_max and len(self._kept) > 1:
+            self._drop(next(iter(self._kept)))
+        return chunk
+
+    def _settled(self, key: _Key, chunk: asyncio.Future[bytes]) -> None:
+        """What failed is read anew the next time."""
+        if (chunk.cancelled() or chunk.exception() is not None) and self._kept.get(key) is chunk:
+            self._drop(key)
+
+    def _drop(self, key: _Key) -> None:
+        del self._kept[key]
+        _, begin, end = key
+        self.kept_bytes -= end - begin
+
+
+def chunk_end(file: SpoolFile, begin: int, end: int) -> int:
+    """Where the message ends that begins at `begin`: at the next of the places where all readers cut, or at `end`."""
+    position = begin - file.begin
+    return min(end, file.begin + (position // CHUNK_BYTES + 1) * CHUNK_BYTES)
+
+
+def read_chunk(file: SpoolFile, begin: int, end: int) -> bytes:
+    """The message of the bytes [begin, end). Blocks."""
+    try:
+        content = file.read(begin - file.begin, end - begin)
+    except OSError as error:
+        raise UnavailableError(
+            f"could not read the spool {file.stem.name}: {error.strerror}; check the disk of {file.stem.parent}"
+        ) from error
+    if len(content) != end - begin:
+        raise CorruptError(
+            f"the spool {file.stem.name} ends after {begin - file.begin + len(content)} bytes, "
+            f"and {end - file.begin} were committed to it"
+        )
+    return content_message(begin, content)
