@@ -1,0 +1,219 @@
+"""``gazctl serve``: a broker, with the flags of Gazette's own and some more."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import re
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import click
+
+from protocol import duration
+from protocol.errors import GazetteError, ValidationError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_FIRST = ("amber", "brisk", "calm", "deft", "early", "fond", "glad", "hardy", "keen", "lucid", "mellow", "noble")
+_SECOND = ("badger", "comet", "dune", "ember", "falcon", "grove", "heron", "islet", "juniper", "kestrel", "lagoon")
+_LEVELS = {"error": logging.ERROR, "warn": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
+
+
+class Duration(click.ParamType[float]):
+    """Such as 20s or 1m30s, in seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return value if isinstance(value, float) else duration.parse(value) / 1e9
+        except ValidationError as error:
+            self.fail(f"{error}; write it like 20s or 1m30s", param, ctx)
+
+
+class Size(click.ParamType[int]):
+    """Bytes, or with a unit such as 512MiB or 4GB."""
+
+    name = "size"
+    _UNITS: ClassVar = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = re.fullmatch(r"([0-9]+)\s*([A-Za-z]*)", str(value))
+        unit = self._UNITS.get(found[2].upper()) if found else None
+        if found is None or unit is None:
+            self.fail("write it like 4194304, 512MiB or 4GB", param, ctx)
+        return int(found[1]) * unit
+
+
+def _option(flag: str, **settings: Any) -> Callable[[Command], Command]:
+    """A flag whose name has a dot, as Gazette's have, and its environment variable."""
+    name = flag.removeprefix("--").replace(".", "_").replace("-", "_")
+    settings.setdefault("envvar", name.upper())
+    settings.setdefault("show_default", True)
+    return click.option(flag, name, show_envvar=True, **settings)
+
+
+@click.command()
+@_option("--broker.zone", default="local", help="Where this broker fails together with others.")
+@_option("--broker.id", default="", show_default="two random words", help="Its name in the zone.")
+@_option("--broker.host", default="", show_default="this machine's name", help="Under which others reach it.")
+@_option("--broker.port", default="0", show_default="any that is free", help="To listen on, or unix:///path.")
+@_option("--broker.limit", type=click.IntRange(min=0), default=1024, help="Journals it takes, as primary or replica.")
+@_option(
+    "--broker.spool-dir",
+    default="",
+    show_default="a folder of its own in the user's state directory",
+    help="Where bytes are until they are in a store. Give it a disk of its own, and keep it over restarts.",
+)
+@_option("--broker.spool-fsync", default="never", help="never, commit, or an interval such as 100ms.")
+@_option(
+    "--broker.spool-budget",
+    type=Size(),
+    default=None,
+    show_default="none",
+    help="Bytes that may wait for their upload before appends do.",
+)
+@_option("--broker.file-root", default=None, show_default="none", help="The folder that file:/// stores are in.")
+@_option("--broker.file-only", is_flag=True, help="Serve every store from the file root, whatever its URL says.")
+@_option("--broker.max-append-rate", type=Size(), default=0, help="Bytes a second of one journal; 0 is no limit.")
+@_option("--broker.min-append-rate", type=Size(), default=65536, help="Slower appends are aborted; 0 is never.")
+@_option("--broker.max-replication", type=click.IntRange(min=1), default=9, help="Bound on what specs ask for.")
+@_option("--broker.max-grpc-recv-size", type=Size(), default=4 << 20, help="The largest message it takes.")
+@_option("--broker.watch-delay", type=Duration(), default="30ms", help="Gathers events of etcd for so long.")
+@_option("--broker.auto-suspend", is_flag=True, help="Suspend journals that are idle and fully stored.")
+@_option(
+    "--broker.auth-keys",
+    default=None,
+    show_default="none: everybody may do everything",
+    help="Keys of tokens in base64: the first signs, all verify.",
+)
+@_option("--broker.server-cert-file", default=None, show_default="no TLS", help="Turns on TLS for those who connect.")
+@_option("--broker.server-cert-key-file", default=None, help="The key of that certificate.")
+@_option("--broker.server-ca-file", default=None, help="With it, those who connect need a certificate of this CA.")
+@_option("--broker.peer-cert-file", default=None, help="Shown to other brokers.")
+@_option("--broker.peer-cert-key-file", default=None, help="The key of that certificate.")
+@_option("--broker.peer-ca-file", default=None, help="Whom to trust among other brokers.")
+@_option("--broker.drain-timeout", type=Duration(), default="5m", help="Waits so long for others to take over.")
+@_option("--etcd.address", default="http://localhost:2379", help="Endpoints, separated by commas.")
+@_option("--etcd.prefix", default="/gazette/cluster", help="Of the cluster's keys.")
+@_option(
+    "--etcd.lease",
+    type=Duration(),
+    default="20s",
+    envvar="ETCD_LEASE_TTL",
+    help="After so long without a sign of life others take over.",
+)
+@_option("--etcd.cert-file", default=None, help="Shown to etcd.")
+@_option("--etcd.cert-key-file", default=None, help="The key of that certificate.")
+@_option("--etcd.trusted-ca-file", default=None, help="Whom to trust as etcd.")
+@_option("--log.level", type=click.Choice(sorted(_LEVELS)), default="warn", help="What is logged.")
+@_option("--log.format", type=click.Choice(["text", "json"]), default="text", help="How it is logged.")
+def serve(**given: Any) -> None:
+    """Run a broker until it is told to stop.
+
+    On SIGTERM or Ctrl-C it hands its journals over to other brokers, uploads what it has, and exits. A second signal
+    ends it at once.
+
+    \b
+    A broker for trying things out, with an etcd on this machine:
+      gazctl serve --broker.id my-broker --broker.port 8080 --broker.file-root /tmp/fragments
+    """
+    from broker.main import serve as run_broker
+    from protocol.rpc.logs import LogFormat, set_up_logs
+
+    set_up_logs(sys.stderr, _LEVELS[given["log_level"]], LogFormat(given["log_format"]))
+    try:
+        settings = _settings(given)
+        for weakness in settings.keys.weaknesses() if settings.keys else ():
+            logging.getLogger(__name__).warning("auth keys are weak", extra={"reason": weakness})
+        asyncio.run(run_broker(settings))
+    except (GazetteError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    except BaseExceptionGroup as group:
+        for failure in group.exceptions:
+            click.echo(f"Error: {failure}", err=True)
+        sys.exit(1)
+
+
+def _settings(given: dict[str, Any]) -> Any:
+    from broker.append_api import AppendRates
+    from broker.journal_broker import BrokerPolicy
+    from broker.main import BrokerSettings, EtcdSettings
+    from fragment.spool_directory import FsyncMode
+    from fragment.stores.open_stores import StoreSettings
+    from protocol.auth import Keys
+    from protocol.route import ProcessId
+
+    own_id = ProcessId(given["broker_zone"], given["broker_id"] or _random_name())
+    port = given["broker_port"]
+    file_root = given["broker_file_root"]
+    return BrokerSettings(
+        own_id,
+        given["broker_host"] or socket.gethostname(),
+        Path(given["broker_spool_dir"] or _state_dir() / f"{own_id.zone}-{own_id.suffix}"),
+        port if port.startswith("unix:") else f"[::]:{port}",
+        EtcdSettings(
+            tuple(given["etcd_address"].split(",")),
+            given["etcd_prefix"],
+            round(given["etcd_lease"]),
+            _etcd_tls(given),
+            watch_delay_s=given["broker_watch_delay"],
+        ),
+        given["broker_limit"],
+        given["broker_max_replication"],
+        BrokerPolicy(
+            AppendRates(given["broker_max_append_rate"], given["broker_min_append_rate"]), given["broker_auto_suspend"]
+        ),
+        StoreSettings(Path(file_root) if file_root else None, given["broker_file_only"], dict(os.environ)),
+        FsyncMode.parse(given["broker_spool_fsync"]),
+        given["broker_spool_budget"],
+        Keys.parse(given["broker_auth_keys"]) if given["broker_auth_keys"] else None,
+        _server_tls(given),
+        _peer_tls(given),
+        given["broker_max_grpc_recv_size"],
+        given["broker_drain_timeout"],
+    )
+
+
+def _server_tls(given: dict[str, Any]) -> Any:
+    from protocol.rpc.tls import ServerTls
+
+    certificate, key = given["broker_server_cert_file"], given["broker_server_cert_key_file"]
+    if not certificate:
+        return None
+    if not key:
+        raise ValidationError("a certificate needs its key", "broker.server-cert-key-file")
+    ca = given["broker_server_ca_file"]
+    return ServerTls(Path(certificate), Path(key), Path(ca) if ca else None)
+
+
+def _peer_tls(given: dict[str, Any]) -> Any:
+    from protocol.rpc.tls import PeerTls
+
+    names = ("broker_peer_cert_file", "broker_peer_cert_key_file", "broker_peer_ca_file")
+    files = [Path(given[name]) if given[name] else None for name in names]
+    return PeerTls(*files) if any(files) else None
+
+
+def _etcd_tls(given: dict[str, Any]) -> Any:
+    from allocator.etcd_connections import EtcdTls
+
+    names = ("etcd_trusted_ca_file", "etcd_cert_file", "etcd_cert_key_file")
+    contents = [Path(given[name]).read_bytes() if given[name] else None for name in names]
+    return EtcdTls(*contents) if any(contents) else None
+
+
+def _random_name() -> str:
+    chance = random.SystemRandom()
+    return f"{chance.choice(_FIRST)}-{chance.choice(_SECOND)}"
+
+
+def _state_dir() -> Path:
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "pygazette" / "spool"
