@@ -18,7 +18,7 @@ from protocol.route import EtcdRevision, Header, ProcessId, Route
 def own_header(
     view: KeySpaceView[BrokerEntity], root: str, own_id: ProcessId, revision: int | None = None
 ) -> pb.Header:
-    """Of an answer that is about no single journal. `revision`, if not the view's, is one that a key of the cluster had."""
+    """Of an answer that is about no single journal. `revision`, if it is not the view's, is one that a key had."""
     is_known = view.get(member_key(root, *own_id)) is not None
     known = view.header
     etcd = EtcdRevision(known.cluster_id, known.member_id, revision or known.revision, known.raft_term)

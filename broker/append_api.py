@@ -15,6 +15,7 @@ from broker.append_run import AppendRun, Withdraw
 from broker.append_wire import decode_chunk, decode_opening, opening_of, response_of
 from broker.flow_control import effective_max_rate
 from broker.local_replica import LocalReplica
+from broker.metrics import COMPLETED, HELD_BACK, STAGES, STARTED
 from broker.peer_stream import GrpcPeerStream
 from broker.pipeline import PeerStream, Pipeline
 from broker.replica import Replica
@@ -22,7 +23,7 @@ from broker.resolution import Resolution, Wanted
 from broker.resolver import Resolver
 from broker.resolving import REVISION_WAIT_S, resolve_within
 from fragment.spool_file import SpoolFile
-from protocol.errors import GazetteError, UnavailableError, ValidationError
+from protocol.errors import GazetteError, Status, UnavailableError, ValidationError
 from protocol.gen import journal_pb2 as pb
 from protocol.route import ProcessId
 from protocol.rpc.method import Call
@@ -129,8 +130,11 @@ async def append(broker: AppendBroker, call: Call[bytes, bytes]) -> bytes:
     if raw is None:
         raise ValidationError("the call ended without a request")
     request = decode_opening(raw)
+    STARTED.labels("Append").inc()
     served = _Append(broker, opening_of(request), call.claims.selector)
     total = delayed = 0
+    clock_s = broker.clock_s
+    begun_s = streamed_s = clock_s()
     try:
         served.run.start()
         while True:
@@ -141,10 +145,16 @@ async def append(broker: AppendBroker, call: Call[bytes, bytes]) -> bytes:
                 break
             served.wants_chunk = False
             if total == 0:
+                streamed_s = clock_s()
+                STAGES.labels("turn").observe(streamed_s - begun_s)
                 _begin_flow(broker, served)
             event, is_delayed = await _next(broker, served, call)
             total += not isinstance(event, End | Failed)
             delayed += is_delayed
+            if isinstance(event, End):
+                ended_s = clock_s()
+                STAGES.labels("stream").observe(ended_s - streamed_s)
+                streamed_s = ended_s
             served.run.feed(event)
     except BaseException:
         served.run.cancel()
@@ -152,6 +162,9 @@ async def append(broker: AppendBroker, call: Call[bytes, bytes]) -> bytes:
     if isinstance(served.outcome, GazetteError):
         raise served.outcome
     assert served.outcome is not None
+    if served.outcome.status is Status.OK:
+        STAGES.labels("commit").observe(clock_s() - streamed_s)
+    COMPLETED.labels("Append", served.outcome.status.name).inc()
     return response_of(served.outcome, total, delayed).SerializeToString()
 
 
@@ -191,6 +204,7 @@ async def _next(
     if pause_s <= 0:
         return event, False
     await _held_back(replica, pause_s)
+    HELD_BACK.inc(pause_s)
     flow.passed(broker.clock_s())
     return event, True
 

@@ -101,6 +101,17 @@ class State(Enum):
 
 
 _WAITS_WHILE_VALID = frozenset((State.ACQUIRE_PIPELINE, State.START_PIPELINE, State.VALIDATE_PRECONDITIONS))
+_MAY_FAIL = frozenset(
+    (
+        State.RESOLVE,
+        State.UPDATE_ASSIGNMENTS,
+        State.UPDATE_SUSPEND,
+        State.VALIDATE_PRECONDITIONS,
+        State.STREAM_CONTENT,
+        State.SEAL_CONTENT,
+    )
+)
+"""The others have a pipeline to tell them of failures, or something to wait for that cannot fail."""
 
 
 class AppendFSM:
@@ -140,6 +151,7 @@ class AppendFSM:
                 assert self.state in _WAITS_WHILE_VALID
                 return self._resolve(self._read_through)
             case Failed(error) if self.state is not State.STREAM_CONTENT:
+                assert self.state in _MAY_FAIL, self.state
                 # Content that is not in our own spool is nowhere that counts: the pipeline is of no use any more.
                 return self._fail(error) if self.state is State.SEAL_CONTENT else self._finish(Fail(error))
             case Chunk() | Intent() | End() | Failed():

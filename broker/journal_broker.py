@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
@@ -207,6 +207,14 @@ class JournalBroker:
         self._not_given_up.discard(replica)
         if not self._not_given_up:
             self._all_given_up.set()
+
+    def heads(self) -> Iterator[tuple[str, int]]:
+        return ((replica.journal, replica.index.summary().end) for replica in list(self.resolver.replicas.values()))
+
+    def replica_counts(self) -> tuple[int, int]:
+        """How many there are, and of how many this broker is the primary."""
+        replicas = list(self.resolver.replicas.values())
+        return len(replicas), sum(replica.is_primary for replica in replicas)
 
     async def run(self) -> None:
         """Compress and upload what is complete, until cancelled."""

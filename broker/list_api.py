@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from allocator.key_value import KeyValue
+from allocator.keyspace_view import KeySpaceView
 from broker.answer_header import own_header
 from broker.cluster_keys import BrokerEntity
 from broker.journal_changes import JournalChanges
@@ -40,8 +41,8 @@ class ListApi:
             # A client takes no snapshot that is not later than the one it had.
             await self.changes.wait_revision(request.watch_resume.etcd.revision + 1)
         while True:
-            count = self.changes.count
-            async with aclosing(self._snapshot(selection)) as messages:
+            count, view = self.changes.count, self.changes.view
+            async with aclosing(self._snapshot(selection, view)) as messages:
                 async for message in messages:
                     yield message
             if not request.watch:
@@ -49,8 +50,9 @@ class ListApi:
             yield pb.ListResponse()
             await self._wait_touched(selection, count)
 
-    async def _snapshot(self, selection: Selection) -> AsyncGenerator[pb.ListResponse, None]:
-        view = self.changes.view
+    async def _snapshot(
+        self, selection: Selection, view: KeySpaceView[BrokerEntity]
+    ) -> AsyncGenerator[pb.ListResponse, None]:
         header = own_header(view, self.root, self.own_id)
         matching = _matching(selection, selection.candidates(view, self.root))
         for response in snapshot(view, self.root, header, matching):

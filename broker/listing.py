@@ -14,7 +14,6 @@ from broker.broker_member import BrokerMember
 from broker.cluster_keys import BrokerEntity, route_of
 from broker.journal_item import JournalItem
 from protocol.gen import journal_pb2 as pb
-from protocol.label import LabelSet
 from protocol.route import ProcessId, Route
 from protocol.selector import LabelSelector
 
@@ -64,10 +63,6 @@ def _names(selector: LabelSelector) -> list[tuple[str, bool]] | None:
     if not named or not all(label.value for label in named):
         return None
     return [(label.value, label.prefix) for label in named]
-
-
-def labels_match(selector: LabelSelector, name: str, labels: LabelSet) -> bool:
-    return selector.matcher("name")(name, labels)
 
 
 class ListedJournals:

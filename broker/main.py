@@ -8,9 +8,13 @@ import logging
 import random
 import signal
 import time
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from prometheus_client import REGISTRY, CollectorRegistry
 
 from allocator.etcd_client import EtcdClient
 from allocator.etcd_connections import EtcdConnections, EtcdTls, EtcdUser
@@ -22,6 +26,7 @@ from allocator.membership import Membership
 from allocator.session import Session
 from broker.broker_member import KIN, BrokerMember
 from broker.cluster_keys import MAX_REPLICATION, broker_decoder, journal_consistency
+from broker.debug_server import debug_server
 from broker.journal_broker import BrokerPolicy, JournalBroker, Surroundings
 from broker.journal_item import JournalItem
 from broker.peers import PeerChannels
@@ -33,7 +38,7 @@ from fragment.stores.open_stores import OpenStores, StoreSettings
 from protocol.auth import Keys
 from protocol.route import ProcessId, Route
 from protocol.rpc.authorization import Authorizer, TokenSigner
-from protocol.rpc.server import RpcServer, ServerLimits
+from protocol.rpc.server import STOP_S, RpcServer, ServerLimits
 from protocol.rpc.tls import PeerTls, ServerTls
 
 log = logging.getLogger(__name__)
@@ -78,6 +83,8 @@ class BrokerSettings:
     receive_bytes_max: int = 4 << 20
     # How long a broker that is told to stop waits for others to take over, and then for its uploads.
     drain_s: float = 300.0
+    # Of metrics and readiness, as `host:port`; none if it is empty.
+    debug_listen: str = ""
     upload_s: float = 300.0
 
 
@@ -143,11 +150,22 @@ class BrokerProcess:
         self.endpoint = self._endpoint(server.listen(settings.listen))
         # Of everything that runs beside the calls. Its tasks have no end of their own.
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with self._debugged(service), asyncio.TaskGroup() as tasks:
                 await self._be_member(session, surroundings, tasks, service, server)
                 raise _FinishedError
         except* _FinishedError:
             log.warning("broker has stopped", extra={"id": "/".join(settings.id)})
+
+    @asynccontextmanager
+    async def _debugged(self, service: JournalService) -> AsyncIterator[None]:
+        if not self._settings.debug_listen:
+            yield
+            return
+        own = CollectorRegistry()
+        own.register(service.collector())
+        async with debug_server(self._settings.debug_listen, (REGISTRY, own), self.serving.is_set) as port:
+            log.info("metrics are served", extra={"port": port})
+            yield
 
     async def _be_member(
         self,
@@ -176,7 +194,8 @@ class BrokerProcess:
                 await session.exit(replace(member, exiting=True).encoded(), settings.drain_s)
         finally:
             self.serving.clear()
-            await self._wind_down(server, broker)
+            # Without a lease nothing that is under way may be acknowledged, so nobody needs to wait for it.
+            await self._wind_down(server, broker, 0 if session.lost.is_set() else STOP_S)
 
     def _tend(
         self, tasks: asyncio.TaskGroup, broker: JournalBroker, server: RpcServer, surroundings: Surroundings
@@ -190,14 +209,14 @@ class BrokerProcess:
         if interval_s is not None:
             tasks.create_task(sync_forever(surroundings.directory, interval_s))
 
-    async def _wind_down(self, server: RpcServer, broker: JournalBroker | None) -> None:
+    async def _wind_down(self, server: RpcServer, broker: JournalBroker | None, grace_s: float) -> None:
         """Nothing is ours to serve any more. Calls end, replicas are given up, and what they held is uploaded."""
         if broker is None:
-            await server.stop(0)
+            await server.stop(grace_s)
             return
         async with asyncio.TaskGroup() as stopping:
             giving_up = stopping.create_task(broker.stop())
-            await server.stop()
+            await server.stop(grace_s)
             await _within(self._settings.upload_s, giving_up, "replicas were still in use when the broker stopped")
             uploading = stopping.create_task(broker.persister.finish())
             await _within(self._settings.upload_s, uploading, "fragments are not uploaded (they stay on this disk)")

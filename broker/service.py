@@ -7,6 +7,7 @@ from typing import Any
 
 from broker.append_api import append
 from broker.journal_broker import JournalBroker
+from broker.metrics import BrokerCollector
 from broker.replicate_api import replicate
 from protocol.auth import Capability
 from protocol.rpc.method import AtExpiry, Call, RpcMethod, Rules, stream_stream, stream_unary
@@ -31,6 +32,13 @@ class JournalService:
     def broker(self) -> JournalBroker:
         assert self._broker is not None
         return self._broker
+
+    def collector(self) -> BrokerCollector:
+        return BrokerCollector(
+            lambda: self._broker.heads() if self._broker else (),
+            lambda: self._broker.persister.oldest_s if self._broker else 0.0,
+            lambda: self._broker.replica_counts() if self._broker else (0, 0),
+        )
 
     def methods(self) -> Sequence[RpcMethod[Any, Any]]:
         return (

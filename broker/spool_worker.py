@@ -14,6 +14,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Protocol
 
+from broker.metrics import COMMIT_BYTES, COMMITS, ROLLBACK_BYTES, ROLLBACKS
 from broker.pipeline import Sealed
 from fragment.spool import Digest, Proposal, Reply, Spool
 from fragment.spool_writer import CompletedSpool, LocalFragment, Performed, SpoolWriter
@@ -174,6 +175,7 @@ class SpoolWorker:
             match step:
                 case _Release():
                     self._failure = None
+                    self._count_rolled_back()
                     writer.roll_back()
                     return None
                 case _HandOn():
@@ -190,13 +192,30 @@ class SpoolWorker:
                     content_sum = fragment.sum if self._content_sum is None else self._content_sum.digest()
                     return Sealed(fragment, content_sum)
                 case _Propose(proposal, _):
-                    return writer.propose(proposal)
+                    return self._propose(proposal)
                 case _Acked(through, _):
                     return writer.acked(through)
         except Exception as error:
             # Whatever it is, whoever holds the spool has to hear of it and let go.
             self._failure = error
             return error
+
+    def _propose(self, proposal: Proposal) -> Performed:
+        before = self._writer.spool
+        performed = self._writer.propose(proposal)
+        committed = self._writer.spool.fragment.end - before.fragment.end
+        if before.pending and committed == before.pending:
+            COMMITS.inc()
+            COMMIT_BYTES.inc(committed)
+        elif before.pending and not self._writer.spool.pending:
+            ROLLBACKS.inc()
+            ROLLBACK_BYTES.inc(before.pending)
+        return performed
+
+    def _count_rolled_back(self) -> None:
+        if pending := self._writer.spool.pending:
+            ROLLBACKS.inc()
+            ROLLBACK_BYTES.inc(pending)
 
     def _hash(self, data: bytes | memoryview, delta: int) -> None:
         if delta == 0:

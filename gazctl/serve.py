@@ -112,6 +112,7 @@ def _option(flag: str, **settings: Any) -> Callable[[Command], Command]:
 @_option("--etcd.cert-file", default=None, help="Shown to etcd.")
 @_option("--etcd.cert-key-file", default=None, help="The key of that certificate.")
 @_option("--etcd.trusted-ca-file", default=None, help="Whom to trust as etcd.")
+@_option("--debug.port", default="", show_default="none", help="Serves /debug/metrics and /debug/ready.")
 @_option("--log.level", type=click.Choice(sorted(_LEVELS)), default="warn", help="What is logged.")
 @_option("--log.format", type=click.Choice(["text", "json"]), default="text", help="How it is logged.")
 def serve(**given: Any) -> None:
@@ -178,6 +179,7 @@ def _settings(given: dict[str, Any]) -> Any:
         _peer_tls(given),
         given["broker_max_grpc_recv_size"],
         given["broker_drain_timeout"],
+        debug_listen=f"0.0.0.0:{given['debug_port']}" if given["debug_port"] else "",
     )
 
 
