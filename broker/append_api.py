@@ -10,6 +10,7 @@ from typing import Protocol
 import grpc
 
 from allocator.transaction import Transaction
+from broker.answer_header import forwarded_header
 from broker.append_event import AppendOpening, AppendOutcome, Chunk, End, Failed, Intent, Ready
 from broker.append_run import AppendRun, Withdraw
 from broker.append_wire import decode_chunk, decode_opening, opening_of, response_of
@@ -25,6 +26,7 @@ from broker.resolving import REVISION_WAIT_S, resolve_within
 from fragment.spool_file import SpoolFile
 from protocol.errors import GazetteError, Status, UnavailableError, ValidationError
 from protocol.gen import journal_pb2 as pb
+from protocol.identifier import strip_meta
 from protocol.route import ProcessId
 from protocol.rpc.method import Call
 from protocol.selector import LabelSelector
@@ -227,7 +229,9 @@ async def _proxied(
     broker: AppendBroker, resolution: Resolution, request: pb.AppendRequest, call: Call[bytes, bytes]
 ) -> bytes:
     """Pass everything on as it comes. The primary's answer is the client's, and so is its failure."""
-    request.header.CopyFrom(resolution.header.to_proto())
+    request.header.CopyFrom(forwarded_header(resolution))
+    # A Go broker that is not the primary after all would exit at a name with more to it.
+    request.journal = strip_meta(request.journal)
     upstream = broker.proxy_append(resolution, request.journal)
     try:
         async with asyncio.TaskGroup() as tasks:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from google.protobuf.message import DecodeError
 
+from broker.answer_header import reachable
 from broker.append_event import AppendOpening, AppendOutcome, Chunk, End, Failed, Intent, SuspendMode
 from broker.replication_wire import read_varint
 from protocol.errors import ValidationError
@@ -72,7 +75,7 @@ def _decoded(raw: bytes) -> Chunk | Intent | Failed:
 def response_of(outcome: AppendOutcome, total_chunks: int, delayed_chunks: int) -> pb.AppendResponse:
     response = pb.AppendResponse(
         status=pb.Status.ValueType(outcome.status),
-        header=outcome.header.to_proto(),
+        header=replace(outcome.header, route=reachable(outcome.header.route)).to_proto(),
         store_health_error=outcome.store_health_error,
     )
     if outcome.commit is not None:

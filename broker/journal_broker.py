@@ -87,8 +87,8 @@ class JournalBroker:
         self.own_id = own_id
         self.policy = policy
         self._tasks = tasks
-        self._surroundings = surroundings
-        self._root = surroundings.watch.prefix
+        self.surroundings = surroundings
+        self.root = surroundings.watch.prefix
         self._loop = asyncio.get_running_loop()
         self._encoder = MessageEncoder()
         # What runs for each replica until it is to be given up.
@@ -102,7 +102,7 @@ class JournalBroker:
         self.persister = Persister(
             surroundings.stores.open, self.compression, self.spec_now, self.clock_s, surroundings.chance
         )
-        self.resolver: Resolver[SpoolFile] = Resolver(self._root, own_id, surroundings.watch.view, self._start)
+        self.resolver: Resolver[SpoolFile] = Resolver(self.root, own_id, surroundings.watch.view, self._start)
         surroundings.watch.observe(self.resolver.observe)
 
     @property
@@ -110,16 +110,16 @@ class JournalBroker:
         return self.policy.rates
 
     def now_ns(self) -> int:
-        return self._surroundings.now_ns()
+        return self.surroundings.now_ns()
 
     def is_certain(self) -> bool:
-        return self._surroundings.is_certain()
+        return self.surroundings.is_certain()
 
     def clock_s(self) -> float:
         return self._loop.time()
 
     def spec_now(self, journal: str) -> CurrentSpec | None:
-        kv = self.resolver.view.get(item_key(self._root, journal))
+        kv = self.resolver.view.get(item_key(self.root, journal))
         if kv is None or not isinstance(kv.value.value, JournalItem):
             return None
         return CurrentSpec(kv.value.value.spec, kv.create_revision)
@@ -131,7 +131,7 @@ class JournalBroker:
 
     async def _transact(self, transaction: Transaction, done: Callable[[int | GazetteError | None], None]) -> None:
         try:
-            committed = await self._surroundings.etcd.commit(transaction)
+            committed = await self.surroundings.etcd.commit(transaction)
         except GazetteError as error:
             done(error)
         else:
@@ -164,13 +164,13 @@ class JournalBroker:
         for member, endpoint in zip(route.members, route.endpoints, strict=True):
             if member != self.own_id:
                 peer = Peer(member, endpoint, member in pipeline.kin)
-                call = self._surroundings.peers.replicate(peer, replica.journal)
+                call = self.surroundings.peers.replicate(peer, replica.journal)
                 stream = streams[member] = GrpcPeerStream(call, member, pipeline, self._encoder)
                 self._tasks.create_task(stream.run())
         return streams
 
     def proxy_append(self, resolution: Resolution, journal: str) -> grpc.aio.StreamUnaryCall[bytes, bytes]:
-        return self._surroundings.peers.append(self.peer_of(resolution), journal)
+        return self.surroundings.peers.append(self.peer_of(resolution), journal)
 
     def peer_of(self, resolution: Resolution) -> Peer:
         """Whom a request is to be passed on to: the one that was resolved, or the member nearest to us."""
@@ -182,7 +182,7 @@ class JournalBroker:
     # The life of a replica.
 
     def _start(self, journal: str, create_revision: int) -> LocalReplica:
-        surroundings = self._surroundings
+        surroundings = self.surroundings
         live: LiveIndex[SpoolFile] = LiveIndex(journal, surroundings.now_s, surroundings.chance)
         replica = LocalReplica(journal, create_revision, live)
         writer = SpoolWriter(journal, surroundings.directory, partial(self._encoded_spec, journal))
@@ -231,7 +231,7 @@ class JournalBroker:
             await self._all_given_up.wait()
 
     def _encoded_spec(self, journal: str) -> bytes:
-        kv = self.resolver.view.get(item_key(self._root, journal))
+        kv = self.resolver.view.get(item_key(self.root, journal))
         return kv.raw if kv is not None else b""
 
     def _interval_s(self, journal: str) -> float:
@@ -242,14 +242,14 @@ class JournalBroker:
     async def _list(self, journal: str) -> CoverSet:
         current = self.spec_now(journal)
         spec = current.spec if current is not None else JournalSpec(journal)
-        stores = {url: await self._surroundings.stores.open(url) for url in spec.fragment.stores}
+        stores = {url: await self.surroundings.stores.open(url) for url in spec.fragment.stores}
         return await list_cover(journal, stores, self._journal_names)
 
     def _journal_names(self) -> Sequence[str]:
         """Of all that exist: an object below a journal's name may belong to one whose name is longer."""
         view = self.resolver.view
         if view is not self._names_view:
-            prefix = items_prefix(self._root)
+            prefix = items_prefix(self.root)
             self._names = [kv.key[len(prefix) :] for kv in view.prefixed(prefix)]
             self._names_view = view
         return self._names

@@ -194,6 +194,7 @@ class BrokerProcess:
                 await session.exit(replace(member, exiting=True).encoded(), settings.drain_s)
         finally:
             self.serving.clear()
+            service.stop_proxying()
             # Without a lease nothing that is under way may be acknowledged, so nobody needs to wait for it.
             await self._wind_down(server, broker, 0 if session.lost.is_set() else STOP_S)
 
@@ -203,7 +204,7 @@ class BrokerProcess:
         """What runs beside the calls."""
         tasks.create_task(broker.run())
         tasks.create_task(surroundings.peers.run())
-        tasks.create_task(server.wait_broken())
+        tasks.create_task(server.wait_stopped())
         tasks.create_task(_sweep_forever(surroundings.stores))
         interval_s = self._settings.fsync.interval_s
         if interval_s is not None:

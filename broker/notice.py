@@ -10,23 +10,23 @@ class Notice:
 
     def __init__(self) -> None:
         self.is_fired = False
-        self._listeners: dict[int, Callable[[], None]] = {}
+        self._listeners: dict[object, Callable[[], None]] = {}
 
     def listen(self, told: Callable[[], None]) -> Callable[[], None]:
         """Call `told` when it happens, or now if it has. What is returned takes that back."""
         if self.is_fired:
             told()
             return lambda: None
-        key = id(told)
+        key = object()
         self._listeners[key] = told
         return lambda: self._forget(key)
 
     def fire(self) -> None:
         if not self.is_fired:
             self.is_fired = True
-            listeners, self._listeners = self._listeners, {}
-            for told in listeners.values():
-                told()
+            # One at a time: what one of them does may make another take it back.
+            while self._listeners:
+                self._listeners.pop(next(iter(self._listeners)))()
 
-    def _forget(self, key: int) -> None:
+    def _forget(self, key: object) -> None:
         self._listeners.pop(key, None)

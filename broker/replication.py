@@ -92,7 +92,8 @@ class Replication:
     def finish(self) -> None:
         """No more messages will come. What was asked is still answered."""
         self._is_finishing = True
-        if not self._unanswered and not self._is_over:
+        is_opening = self._opening is not None and self._held is None
+        if not self._unanswered and not is_opening and not self._is_over:
             self._end(None)
 
     def close(self) -> None:
@@ -128,8 +129,11 @@ class Replication:
     def _take_spool(self, resolution: Resolution) -> None:
         replica = resolution.replica
         assert isinstance(replica, Replica)
+        invalidation = replica.invalidation
         # Together: whichever comes first withdraws the other.
-        self._waits.append(replica.invalidation.listen(self._on_invalidated))
+        self._waits.append(invalidation.listen(self._on_invalidated))
+        if invalidation.is_fired:
+            return
         self._waits.append(replica.spool.take(self._on_spool).withdraw)
         if self._held is not None:
             self._stop_waiting()
@@ -162,15 +166,13 @@ class Replication:
             return
         if message.acknowledge:
             self._answer(reply.status, reply.fragment, reply)
-        if reply.status is Status.OK:
-            if self._is_finishing:
-                self.finish()
-            return
         # To synchronise, a primary tries again on the same stream. One that is synchronised and yet does not fit has
         # lost track: it must not go on, and a Gazette primary only stops once the stream has ended.
-        if is_commit or not message.acknowledge:
+        if reply.status is not Status.OK and (is_commit or not message.acknowledge):
             what = "a commit" if is_commit else "a proposal that asked for no answer"
             self._end(ReplicationError(f"{what} of {message.fragment.journal} does not fit what is held here"))
+        elif self._is_finishing:
+            self.finish()
 
     def _answer(self, status: Status, fragment: Fragment | None, reply: Reply) -> None:
         assert self._resolution is not None

@@ -90,6 +90,9 @@ def _encoded_proposal(message: Propose) -> bytes:
     )
     if message.header is not None:
         request.header.CopyFrom(message.header.to_proto())
+        if not all(request.header.route.endpoints):
+            # Peers want to know all of them, or none.
+            request.header.route.ClearField("endpoints")
         request.deprecated_journal = message.fragment.journal
     if message.epoch != NO_EPOCH:
         request.epoch.create_revision = message.epoch.create_revision

@@ -2,55 +2,193 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
 
 from broker.append_api import append
+from broker.apply_api import ApplyApi
+from broker.fragments_api import FragmentsApi
 from broker.journal_broker import JournalBroker
-from broker.metrics import BrokerCollector
+from broker.journal_changes import JournalChanges
+from broker.list_api import ListApi
+from broker.metrics import COMPLETED, STARTED, BrokerCollector
+from broker.notice import Notice
+from broker.read_api import ReadApi
 from broker.replicate_api import replicate
+from broker.resolution import Resolution
+from broker.spool_chunks import SpoolChunks
+from broker.store_health_api import StoreHealthApi
 from protocol.auth import Capability
-from protocol.rpc.method import AtExpiry, Call, RpcMethod, Rules, stream_stream, stream_unary
+from protocol.errors import Status
+from protocol.gen import journal_pb2 as pb
+from protocol.rpc.method import (
+    AtExpiry,
+    Call,
+    RpcMethod,
+    Rules,
+    stream_stream,
+    stream_unary,
+    unary_stream,
+    unary_unary,
+)
+from protocol.validation import validate
 
 SERVICE = "protocol.Journal"
 
-_APPENDS = Rules(Capability.APPEND)
+_LISTS = Rules(Capability.LIST, AtExpiry.END, is_long_lived=True)
+_READS = Rules(Capability.READ, AtExpiry.END, is_long_lived=True)
 # A stream between brokers outlives the token it began with.
 _REPLICATES = Rules(Capability.REPLICATE, AtExpiry.GO_ON)
+
+
+class _Apis:
+    """Everything that a service hands its calls to."""
+
+    def __init__(self, broker: JournalBroker) -> None:
+        with_ = broker.surroundings
+        watch, root, own_id = with_.watch, broker.root, broker.own_id
+        changes = JournalChanges(watch.view)
+        watch.observe(changes.observe)
+        self.broker = broker
+        # Fired when this broker goes: what it relays has no end of its own.
+        self.stop_proxying = Notice()
+        self.listing = ListApi(changes, root, own_id)
+        self.applying = ApplyApi(with_.etcd, root, own_id, lambda: watch.view, watch.wait_revision)
+        self.reading = ReadApi(
+            broker.resolver, with_.stores.open, SpoolChunks(with_.executor), self._proxied_read, self.stop_proxying
+        )
+        self.fragments = FragmentsApi(broker.resolver, with_.stores.open, self._proxied_fragments)
+        self.store_health = StoreHealthApi(root, own_id, lambda: watch.view, with_.stores.open, broker.healths.watched)
+
+    async def _proxied_read(self, resolution: Resolution, request: pb.ReadRequest) -> AsyncGenerator[bytes, None]:
+        broker = self.broker
+        call = broker.surroundings.peers.read(broker.peer_of(resolution), request.journal, request.SerializeToString())
+        try:
+            async for raw in call:
+                yield raw
+        finally:
+            call.cancel()
+
+    async def _proxied_fragments(self, resolution: Resolution, request: pb.FragmentsRequest) -> pb.FragmentsResponse:
+        broker = self.broker
+        raw = await broker.surroundings.peers.list_fragments(
+            broker.peer_of(resolution), request.journal, request.SerializeToString()
+        )
+        return pb.FragmentsResponse.FromString(raw)
 
 
 class JournalService:
     """Made before there is a broker to serve: a process has to know its port before it can be a member."""
 
     def __init__(self) -> None:
-        self._broker: JournalBroker | None = None
+        self._apis: _Apis | None = None
 
     def begin(self, broker: JournalBroker) -> None:
-        self._broker = broker
+        self._apis = _Apis(broker)
+
+    def stop_proxying(self) -> None:
+        if self._apis is not None:
+            self._apis.stop_proxying.fire()
 
     @property
-    def broker(self) -> JournalBroker:
-        assert self._broker is not None
-        return self._broker
+    def _served(self) -> _Apis:
+        assert self._apis is not None
+        return self._apis
 
     def collector(self) -> BrokerCollector:
         return BrokerCollector(
-            lambda: self._broker.heads() if self._broker else (),
-            lambda: self._broker.persister.oldest_s if self._broker else 0.0,
-            lambda: self._broker.replica_counts() if self._broker else (0, 0),
+            lambda: self._apis.broker.heads() if self._apis else (),
+            lambda: self._apis.broker.persister.oldest_s if self._apis else 0.0,
+            lambda: self._apis.broker.replica_counts() if self._apis else (0, 0),
         )
 
     def methods(self) -> Sequence[RpcMethod[Any, Any]]:
         return (
-            stream_unary("Append", _as_it_is, _as_it_is, self._append, _APPENDS),
+            unary_stream("List", pb.ListRequest.FromString, _serialised, self._list, _LISTS),
+            unary_unary("Apply", pb.ApplyRequest.FromString, _serialised, self._apply, Rules(Capability.APPLY)),
+            unary_stream("Read", pb.ReadRequest.FromString, _serialised, self._read, _READS),
+            stream_unary("Append", _as_it_is, _as_it_is, self._append, Rules(Capability.APPEND)),
             stream_stream("Replicate", _as_it_is, _as_it_is, self._replicate, _REPLICATES),
+            unary_unary(
+                "ListFragments",
+                pb.FragmentsRequest.FromString,
+                _serialised,
+                self._list_fragments,
+                Rules(Capability.READ),
+            ),
+            unary_unary(
+                "FragmentStoreHealth",
+                pb.FragmentStoreHealthRequest.FromString,
+                _serialised,
+                self._store_health,
+                Rules(Capability.READ),
+            ),
         )
 
+    async def _list(self, request: pb.ListRequest, call: Call[pb.ListRequest, pb.ListResponse]) -> None:
+        validate(request)
+        STARTED.labels("List").inc()
+        async with aclosing(self._served.listing.list_journals(request, call.claims.selector)) as responses:
+            async for response in responses:
+                await call.send(response)
+        COMPLETED.labels("List", Status.OK.name).inc()
+
+    async def _apply(self, request: pb.ApplyRequest, call: Call[pb.ApplyRequest, pb.ApplyResponse]) -> pb.ApplyResponse:
+        validate(request)
+        STARTED.labels("Apply").inc()
+        response = await self._served.applying.apply(request, call.claims.selector)
+        return _counted("Apply", response)
+
+    async def _read(self, request: pb.ReadRequest, call: Call[pb.ReadRequest, pb.ReadResponse | bytes]) -> None:
+        validate(request)
+        STARTED.labels("Read").inc()
+        status = Status.OK
+        async with aclosing(self._served.reading.read(request, call.claims.selector)) as responses:
+            async for response in responses:
+                if isinstance(response, pb.ReadResponse):
+                    status = Status(response.status)
+                await call.send(response)
+        COMPLETED.labels("Read", status.name).inc()
+
     async def _append(self, call: Call[bytes, bytes]) -> bytes:
-        return await append(self.broker, call)
+        return await append(self._served.broker, call)
 
     async def _replicate(self, call: Call[bytes, bytes]) -> None:
-        await replicate(self.broker.resolver, call, self.broker.now_ns)
+        broker = self._served.broker
+        STARTED.labels("Replicate").inc()
+        await replicate(broker.resolver, call, broker.now_ns)
+        COMPLETED.labels("Replicate", Status.OK.name).inc()
+
+    async def _list_fragments(
+        self, request: pb.FragmentsRequest, call: Call[pb.FragmentsRequest, pb.FragmentsResponse]
+    ) -> pb.FragmentsResponse:
+        validate(request)
+        STARTED.labels("ListFragments").inc()
+        return _counted("ListFragments", await self._served.fragments.list_fragments(request, call.claims.selector))
+
+    async def _store_health(
+        self,
+        request: pb.FragmentStoreHealthRequest,
+        _: Call[pb.FragmentStoreHealthRequest, pb.FragmentStoreHealthResponse],
+    ) -> pb.FragmentStoreHealthResponse:
+        validate(request)
+        STARTED.labels("FragmentStoreHealth").inc()
+        return _counted("FragmentStoreHealth", await self._served.store_health.store_health(request))
+
+
+_AnyResponse = TypeVar("_AnyResponse", pb.ApplyResponse, pb.FragmentsResponse, pb.FragmentStoreHealthResponse)
+
+
+def _counted(operation: str, response: _AnyResponse) -> _AnyResponse:
+    COMPLETED.labels(operation, Status(response.status).name).inc()
+    return response
+
+
+def _serialised(message: Message | bytes) -> bytes:
+    return message if isinstance(message, bytes) else message.SerializeToString()
 
 
 def _as_it_is(message: bytes) -> bytes:

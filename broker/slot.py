@@ -12,6 +12,8 @@ from typing import Generic, TypeVar
 
 ValueT = TypeVar("ValueT")
 
+_SWEPT_MIN = 64
+
 
 class Wait(Generic[ValueT]):
     """A place in the queue. It may be given up until it was served."""
@@ -35,12 +37,13 @@ class Wait(Generic[ValueT]):
 
 
 class Slot(Generic[ValueT]):
-    __slots__ = ("_held", "_is_serving", "_waiting")
+    __slots__ = ("_held", "_is_serving", "_swept_at", "_waiting")
 
     def __init__(self, value: ValueT) -> None:
         # In a list, since None is a value too: that of a pipeline which is to be built.
         self._held: list[ValueT] = [value]
         self._waiting: deque[Wait[ValueT]] = deque()
+        self._swept_at = _SWEPT_MIN
         self._is_serving = False
 
     @property
@@ -50,6 +53,8 @@ class Slot(Generic[ValueT]):
     def take(self, granted: Callable[[ValueT], None]) -> Wait[ValueT]:
         """Call `granted` with the value once it is this caller's turn, which may be now."""
         wait = Wait(granted)
+        if len(self._waiting) >= self._swept_at:
+            self._sweep()
         self._waiting.append(wait)
         self._serve()
         return wait
@@ -58,6 +63,16 @@ class Slot(Generic[ValueT]):
         assert not self._held, "put into a slot what was not taken from it"
         self._held.append(value)
         self._serve()
+
+    @property
+    def waiting_count(self) -> int:
+        """With some of those who have given up."""
+        return len(self._waiting)
+
+    def _sweep(self) -> None:
+        """Forget who has given up: as long as the slot is taken, they may be any number."""
+        self._waiting = deque(wait for wait in self._waiting if not wait.is_over)
+        self._swept_at = max(_SWEPT_MIN, 2 * len(self._waiting))
 
     def _serve(self) -> None:
         """In a loop, not by recursion: each of a thousand who wait may put the value back at once."""

@@ -9,7 +9,7 @@ from functools import partial
 from random import Random
 
 from fragment.stores.blob_store import BlobStore
-from fragment.stores.health import StoreHealth
+from fragment.stores.health import Health, StoreHealth
 
 SWEEP_S = 3600.0
 _WAKE_UPS_MAX = 7
@@ -42,6 +42,11 @@ class StoreHealths:
 
     def is_healthy(self, url: str) -> bool:
         return self.of(url).current.is_healthy
+
+    def watched(self, url: str) -> Awaitable[Health] | None:
+        """What is known of a store that is checked anyway, once it is; None of others."""
+        checked = self._checked.get(url)
+        return checked.health.wait_first() if checked is not None and not checked.task.done() else None
 
     async def problem(self, url: str) -> str | None:
         """Why a store cannot be used, after it was given some time to recover; None as soon as it can be."""

@@ -19,3 +19,6 @@ def main() -> None:
 
 
 main.add_command(serve)
+
+if __name__ == "__main__":
+    main()

@@ -9,7 +9,7 @@ import random
 import re
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -137,9 +137,25 @@ def serve(**given: Any) -> None:
     except (GazetteError, OSError) as error:
         raise click.ClickException(str(error)) from error
     except BaseExceptionGroup as group:
-        for failure in group.exceptions:
-            click.echo(f"Error: {failure}", err=True)
+        _tell(group)
         sys.exit(1)
+
+
+def _tell(group: BaseExceptionGroup[BaseException]) -> None:
+    """Why a broker ended: in a line if that is for operators, in full if it is for us."""
+    expected, others = group.split((GazetteError, OSError))
+    for error in _leaves(expected):
+        click.echo(f"Error: {error}", err=True)
+    if others is not None:
+        logging.getLogger(__name__).error("the broker ended by a fault of its own", exc_info=others)
+
+
+def _leaves(group: BaseExceptionGroup[BaseException] | None) -> Iterator[BaseException]:
+    for error in group.exceptions if group is not None else ():
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
 
 
 def _settings(given: dict[str, Any]) -> Any:

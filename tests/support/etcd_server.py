@@ -41,8 +41,8 @@ class EtcdServer:
     certificates: Certificates | None = None
     # A socket in its folder, to listen on as well.
     socket_name: str | None = None
-    client_port: int = field(default_factory=lambda: _free_port())
-    peer_port: int = field(default_factory=lambda: _free_port())
+    client_port: int = field(default_factory=lambda: free_port())
+    peer_port: int = field(default_factory=lambda: free_port())
     initial_cluster: str = ""
     process: subprocess.Popen[bytes] | None = None
 
@@ -205,7 +205,7 @@ def etcd_cluster(folder: Path, size: int = 3) -> Iterator[EtcdCluster]:
 _PORTS = itertools.count(random.Random().randrange(20_000, 31_000))
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """Below those that the system gives to outgoing connections: a node that is started again needs its own back."""
     for port in _PORTS:
         with socket.socket() as probe:
