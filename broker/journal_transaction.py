@@ -7,6 +7,7 @@ from dataclasses import replace
 from allocator.key_value import KeyValue, ValueT
 from allocator.transaction import KEEP_LEASE, Compare, Put, Target, Transaction
 from broker.resolution import Resolution
+from protocol.gen import journal_pb2 as pb
 from protocol.journal import Suspend, SuspendLevel
 
 
@@ -28,8 +29,10 @@ def set_suspend(resolution: Resolution, level: SuspendLevel, offset: int) -> Tra
     """Suspend or resume the journal, if neither its spec nor who holds it has changed."""
     item = resolution.item
     assert item is not None
-    spec = replace(resolution.spec, suspend=Suspend(level, offset))
-    encoded = spec.to_proto().SerializeToString(deterministic=True)
+    # Not from our own value of it: somebody's newer release may have put more into the spec than we know.
+    spec = pb.JournalSpec.FromString(item.raw)
+    spec.suspend.CopyFrom(Suspend(level, offset).to_proto())
+    encoded = spec.SerializeToString(deterministic=True)
     return Transaction(
         (_unchanged(item), *(_unchanged(kv) for kv in resolution.assignments)),
         (Put(item.key, encoded),),

@@ -94,7 +94,7 @@ def resolved(view: KeySpaceView[BrokerEntity], root: str, own_id: ProcessId, wan
     """Resolve a request in a view that is at ``wanted.revision`` or later. Raises MisdirectedError."""
     known = view.get(member_key(root, *own_id))
     local_id = own_id if known is not None else MISSING_ID
-    _check_forwarded(view, local_id, wanted)
+    check_forwarded(view, local_id, wanted)
     item = _item(view, root, wanted)
     assigned = view.prefixed(assignments_prefix(root, wanted.journal)) if item is not None else ()
     assignments = cast(Sequence[KeyValue[Assignment[Route]]], assigned)
@@ -106,7 +106,8 @@ def resolved(view: KeySpaceView[BrokerEntity], root: str, own_id: ProcessId, wan
     return Resolution(status, header, local_id, item, assignments, kin)
 
 
-def _check_forwarded(view: KeySpaceView[BrokerEntity], local_id: ProcessId, wanted: Wanted) -> None:
+def check_forwarded(view: KeySpaceView[BrokerEntity], local_id: ProcessId, wanted: Wanted) -> None:
+    """Raises a MisdirectedError if the request was forwarded to somebody else."""
     header = wanted.header
     if header is None:
         return

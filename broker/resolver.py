@@ -14,11 +14,14 @@ from allocator.keyspace_view import Change, KeySpaceView, Update
 from broker.cluster_keys import BrokerEntity
 from broker.journal_item import JournalItem
 from broker.replica import Replica
-from broker.resolution import Resolution, Wanted, resolved
+from broker.resolution import MisdirectedError, Resolution, Wanted, check_forwarded, resolved
 from broker.slot import Wait
 from fragment.index import FileT
 from protocol.errors import GazetteError, Status, UnavailableError
 from protocol.route import ProcessId
+
+
+_SWEPT_MIN = 64
 
 
 class StoppedError(UnavailableError):
@@ -44,6 +47,7 @@ class Resolver(Generic[FileT]):
         # By the revision that they wait for; the count keeps the order of those who wait for the same.
         self._waiting: list[tuple[int, int, Wait[None]]] = []
         self._count = count()
+        self._swept_at = _SWEPT_MIN
         self._follow([Change(None, kv) for kv in view.key_values])
 
     @property
@@ -62,11 +66,32 @@ class Resolver(Generic[FileT]):
     def resolve(self, wanted: Wanted, done: Callable[[Resolution | GazetteError], None]) -> Wait[None]:
         """Call `done` with the Resolution once this broker knows of etcd what the request demands, which may be now."""
         wait: Wait[None] = Wait(lambda _: done(self.resolve_now(wanted)))
-        if wanted.revision <= self._view.revision:
+        # The revision of another cluster's etcd would be waited for in vain.
+        if wanted.revision <= self._view.revision or self._is_misdirected(wanted):
             wait.serve(None)
-        else:
-            heapq.heappush(self._waiting, (wanted.revision, next(self._count), wait))
+            return wait
+        if len(self._waiting) >= self._swept_at:
+            self._sweep()
+        heapq.heappush(self._waiting, (wanted.revision, next(self._count), wait))
         return wait
+
+    @property
+    def waiting_count(self) -> int:
+        """With some of those who have given up."""
+        return len(self._waiting)
+
+    def _is_misdirected(self, wanted: Wanted) -> bool:
+        try:
+            check_forwarded(self._view, self._own_id, wanted)
+        except MisdirectedError:
+            return True
+        return False
+
+    def _sweep(self) -> None:
+        """Forget who has given up: what they waited for may never come."""
+        self._waiting = [waiting for waiting in self._waiting if not waiting[2].is_over]
+        heapq.heapify(self._waiting)
+        self._swept_at = max(_SWEPT_MIN, 2 * len(self._waiting))
 
     def resolve_now(self, wanted: Wanted) -> Resolution | GazetteError:
         try:
@@ -81,9 +106,10 @@ class Resolver(Generic[FileT]):
     def stop(self) -> None:
         """Give up all replicas, and take on no others."""
         self.is_stopped = True
-        for replica in list(self.replicas.values()):
+        # They are gone before anybody who waits for one of them asks again.
+        replicas, self.replicas = self.replicas, {}
+        for replica in replicas.values():
             replica.stop()
-        self.replicas.clear()
 
     def _follow(self, changes: Iterable[Change[BrokerEntity]]) -> None:
         if self.is_stopped:
@@ -102,23 +128,21 @@ class Resolver(Generic[FileT]):
         """Have the replica that the journal calls for. A change that leaves it as it is may still invalidate."""
         item = self._view.get(item_key(self._root, journal))
         slot = self._assigned_slot(journal) if item is not None else None
-        replica = self.replicas.get(journal)
-        if replica is not None and (
-            item is None
-            or slot is None
-            or replica.create_revision != item.create_revision
-            or (replica.is_primary and slot != 0)
-        ):
-            del self.replicas[journal]
-            replica.stop()
-            replica = None
+        known = self.replicas.pop(journal, None)
+        kept = known
         if item is None or slot is None:
-            return
-        if replica is None:
-            replica = self.replicas[journal] = self._start(journal, item.create_revision)
-        replica.is_primary = slot == 0
-        if is_invalid:
-            replica.invalidate()
+            kept = None
+        else:
+            if known is None or known.create_revision != item.create_revision or (known.is_primary and slot != 0):
+                kept = self._start(journal, item.create_revision)
+            assert kept is not None
+            kept.is_primary = slot == 0
+            self.replicas[journal] = kept
+        # Only now: those who waited for the old one ask again at once, and find the new one.
+        if known is not None and known is not kept:
+            known.stop()
+        elif known is not None and is_invalid:
+            known.invalidate()
 
     def _assigned_slot(self, journal: str) -> int | None:
         """Ours; the lowest, if somebody has assigned the journal to us twice."""

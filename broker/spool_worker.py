@@ -90,6 +90,7 @@ class SpoolWorker:
         self._loop = asyncio.get_running_loop()
         self._steps: deque[_Step] = deque()
         self._queued_bytes = 0
+        # Whether a thread has steps, or what came of one is being told.
         self._is_working = False
         self._room = asyncio.Event()
         self._room.set()
@@ -147,14 +148,19 @@ class SpoolWorker:
             self._work()
 
     def _work(self) -> None:
-        """What needs no disk is done here; the rest goes to a thread, all of it together."""
-        while self._steps and not isinstance(self._steps[0], _Content | _Propose | _Seal | _HandOn):
-            self._settle(self._steps[0], self._do(self._steps.popleft()))
-        if not self._steps:
-            return
-        steps, self._steps = self._steps, deque()
-        self._is_working = True
-        self._executor.submit(self._do_all, steps)
+        """What needs no disk is done here; the rest goes to a thread, all of it together.
+
+        What is asked for by those who are told what came of a step waits: others are to be told before it is done.
+        """
+        while self._steps:
+            self._is_working = True
+            if isinstance(self._steps[0], _Content | _Propose | _Seal | _HandOn):
+                steps, self._steps = self._steps, deque()
+                self._executor.submit(self._do_all, steps)
+                return
+            step = self._steps.popleft()
+            self._settle(step, self._do(step))
+            self._is_working = False
 
     def _do_all(self, steps: deque[_Step]) -> None:
         """On a thread."""
@@ -162,11 +168,10 @@ class SpoolWorker:
         self._loop.call_soon_threadsafe(self._settle_all, results)
 
     def _settle_all(self, results: list[tuple[_Step, Performed | Sealed | Exception | None]]) -> None:
-        self._is_working = False
         for step, result in results:
             self._settle(step, result)
-        if not self._is_working:
-            self._work()
+        self._is_working = False
+        self._work()
 
     def _do(self, step: _Step) -> Performed | Sealed | Exception | None:
         """What came of a step. Nothing is done for a holder after a failure, but to give the spool back."""

@@ -11,7 +11,7 @@ from itertools import chain
 from math import ceil
 from operator import itemgetter
 
-from allocator.converge import converge
+from allocator.converge import Consistent, converge
 from allocator.key_value import KeyValue
 from allocator.keys import Assignment, Entity, Item, assignments_prefix, decoder, item_key, slot_key
 from allocator.solve import Desired, desired_assignment
@@ -22,6 +22,8 @@ from tests.support.memory_keys import MemoryKeys
 
 ROOT = "/root"
 CAUGHT_UP = b"consistent"
+# What no decoder takes.
+GARBAGE = b"{"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,23 @@ def each_by_itself(_item: Item[ItemSpec], assignments: Sequence[KeyValue[Assignm
 def all_or_nothing(_item: Item[ItemSpec], assignments: Sequence[KeyValue[Assignment[bytes]]]) -> list[bool]:
     """A rule of consistency: as journals have it, where everybody has to know of everybody."""
     return [all(kv.raw == CAUGHT_UP for kv in assignments)] * len(assignments)
+
+
+def all_agree(_item: Item[ItemSpec], assignments: Sequence[KeyValue[Assignment[bytes]]]) -> list[bool]:
+    """A rule of consistency: that of journals to the letter. Everybody has been told who they are."""
+    return [all(kv.raw == route_of(assignments) for kv in assignments)] * len(assignments)
+
+
+def route_of(assignments: Sequence[KeyValue[Assignment[bytes]]]) -> bytes:
+    """Who holds an item, and who is its primary."""
+    holders = sorted((kv.value.member, kv.value.slot == 0) for kv in assignments)
+    return ",".join(f"{member}*" if is_primary else member for member, is_primary in holders).encode()
+
+
+def assignment_value(raw: bytes) -> bytes:
+    if raw == GARBAGE:
+        raise ValueError("it is garbage")
+    return raw
 
 
 def golden_cluster(given: Case) -> Cluster:
@@ -129,7 +148,7 @@ class Cluster:
 
     def __init__(self, root: str = ROOT) -> None:
         self.root = root
-        decode = decoder(root, ItemSpec.decode, MemberSpec.decode, lambda raw: raw)
+        decode = decoder(root, ItemSpec.decode, MemberSpec.decode, assignment_value)
         self.keys: Keys = MemoryKeys(decode)
         self.desired: Desired = {}
         self._leases = 1000
@@ -137,7 +156,7 @@ class Cluster:
 
     @property
     def state(self) -> ClusterState:
-        return State.of(self.root, self.keys.key_values)
+        return State.of(self.root, self.keys.key_values, self.keys.undecodable)
 
     def join(self, member: str, limit: int, lease: int | None = None) -> None:
         self._leases += 1
@@ -149,7 +168,13 @@ class Cluster:
 
     def leave(self, member: str) -> None:
         """With its assignments, be it after a crash or when it has drained."""
-        self.keys.end_lease(self.keys[f"{self.root}/members/{member}"].lease)
+        key = f"{self.root}/members/{member}"
+        lease = self.keys[key].lease
+        # What has no lease does not go by itself.
+        if lease:
+            self.keys.end_lease(lease)
+        if key in self.keys:
+            self.keys.delete([key])
 
     def put_item(self, item: str, replication: int, zones: Iterable[str] | None = None) -> None:
         spec = ItemSpec(replication, None if zones is None else frozenset(zones))
@@ -190,10 +215,13 @@ class Cluster:
 
     def step(self) -> list[Transaction]:
         """One step of the leader's, all of which succeeds."""
-        transactions = converge(self.state, self.desired, each_by_itself)
+        transactions = self.plan()
         for transaction in transactions:
             assert self.keys.apply(transaction)
         return transactions
+
+    def plan(self, consistent: Consistent[ItemSpec, bytes] = each_by_itself) -> list[Transaction]:
+        return [batch.transaction for batch in converge(self.state, self.desired, consistent)]
 
     def settle(self, rounds_max: int = 100) -> int:
         """Until there is nothing left to do, with all members quick to catch up. Returns the rounds it took."""

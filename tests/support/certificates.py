@@ -16,6 +16,28 @@ _Key = ec.EllipticCurvePrivateKey
 
 
 @dataclass(frozen=True)
+class Authority:
+    """Signs as many certificates as a test asks for."""
+
+    key: _Key
+    certificate: x509.Certificate
+
+    @classmethod
+    def create(cls) -> Authority:
+        key = ec.generate_private_key(ec.SECP256R1())
+        return cls(key, _signed("test authority", key, "test authority", key, is_authority=True))
+
+    def issue(self, folder: Path, *, is_expired: bool = False) -> None:
+        """Files `ca.pem`, `certificate.pem` and `key.pem`, in place of those that were there."""
+        folder.mkdir(exist_ok=True)
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = _signed("test", key, "test authority", self.key, is_authority=False, is_expired=is_expired)
+        (folder / "ca.pem").write_bytes(_pem(self.certificate))
+        (folder / "certificate.pem").write_bytes(_pem(certificate))
+        (folder / "key.pem").write_bytes(_key_pem(key))
+
+
+@dataclass(frozen=True)
 class Certificates:
     folder: Path
     ca: bytes
@@ -42,8 +64,10 @@ class Certificates:
         return grpc.ssl_channel_credentials(self.ca, self.key, self.certificate)
 
 
-def _signed(subject: str, key: _Key, issuer: str, issuer_key: _Key, *, is_authority: bool) -> x509.Certificate:
-    now = datetime.datetime.now(datetime.UTC)
+def _signed(
+    subject: str, key: _Key, issuer: str, issuer_key: _Key, *, is_authority: bool, is_expired: bool = False
+) -> x509.Certificate:
+    now = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=7 if is_expired else 0)
     return (
         x509.CertificateBuilder()
         .subject_name(_name(subject))

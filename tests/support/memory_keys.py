@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Generic
 
+from allocator.key_event import StoredKey
 from allocator.key_value import KeyValue, ValueT
 from allocator.transaction import COMPARES_MAX, KEEP_LEASE, OPERATIONS_MAX, Compare, Delete, Put, Transaction
 
@@ -16,17 +17,35 @@ class MemoryKeys(Generic[ValueT]):
     def __init__(self, decode: Callable[[str, bytes], ValueT]) -> None:
         self.revision = 0
         self._decode = decode
-        self._keys: dict[str, KeyValue[ValueT]] = {}
+        # What there is, and what a mirror makes of it: where a value cannot be decoded, the one before stays.
+        self._stored: dict[str, StoredKey] = {}
+        self._mirrored: dict[str, KeyValue[ValueT]] = {}
 
     @property
     def key_values(self) -> list[KeyValue[ValueT]]:
-        return [self._keys[key] for key in sorted(self._keys)]
+        return [self._mirrored[key] for key in sorted(self._mirrored)]
+
+    @property
+    def undecodable(self) -> dict[bytes, StoredKey]:
+        return {
+            stored.key: stored
+            for key, stored in self._stored.items()
+            if key not in self._mirrored or self._mirrored[key].mod_revision != stored.mod_revision
+        }
 
     def __getitem__(self, key: str) -> KeyValue[ValueT]:
-        return self._keys[key]
+        return self._mirrored[key]
 
     def __contains__(self, key: str) -> bool:
-        return key in self._keys
+        return key in self._mirrored
+
+    def stored(self, key: str) -> StoredKey:
+        return self._stored[key]
+
+    def forget(self) -> None:
+        """As one that loads anew: it has no former values."""
+        for key in self.undecodable:
+            self._mirrored.pop(key.decode(), None)
 
     def put(self, *puts: Put) -> None:
         """All at one revision."""
@@ -37,11 +56,12 @@ class MemoryKeys(Generic[ValueT]):
     def delete(self, keys: Iterable[str]) -> None:
         """All at one revision, as when a lease ends."""
         for key in keys:
-            del self._keys[key]
+            del self._stored[key]
+            self._mirrored.pop(key, None)
         self.revision += 1
 
     def end_lease(self, lease: int) -> None:
-        self.delete([kv.key for kv in self.key_values if kv.lease == lease])
+        self.delete([key for key, stored in self._stored.items() if stored.lease == lease])
 
     def apply(self, transaction: Transaction) -> bool:
         """Whether it held. What etcd would refuse to look at is an error."""
@@ -58,19 +78,25 @@ class MemoryKeys(Generic[ValueT]):
                 case Put():
                     self._put(operation)
                 case Delete(key):
-                    self._keys.pop(key, None)
+                    self._stored.pop(key, None)
+                    self._mirrored.pop(key, None)
         return True
 
     def _holds(self, compare: Compare) -> bool:
-        known = self._keys.get(compare.key)
+        known = self._stored.get(compare.key)
         return (getattr(known, compare.target.value) if known else 0) == compare.equals
 
     def _put(self, put: Put) -> None:
-        known = self._keys.get(put.key)
+        known = self._stored.get(put.key)
         lease = put.lease
         if lease == KEEP_LEASE:
             assert known, "there is no lease to keep"
             lease = known.lease
         created, version = (known.create_revision, known.version) if known else (self.revision, 0)
-        value = self._decode(put.key, put.value)
-        self._keys[put.key] = KeyValue(put.key, value, put.value, created, self.revision, version + 1, lease)
+        stored = StoredKey(put.key.encode(), put.value, created, self.revision, version + 1, lease)
+        self._stored[put.key] = stored
+        try:
+            value = self._decode(put.key, put.value)
+        except ValueError:
+            return
+        self._mirrored[put.key] = KeyValue(put.key, value, *stored[1:])

@@ -1,0 +1,275 @@
+"""Injector: makes the faults of a schedule happen, within the budget of what was promised to be survived, and heals
+everything when their time is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Protocol
+
+from tests.simulation.disk import SimulatedDisk
+from tests.simulation.etcd import Etcd
+from tests.simulation.faults import ETCD, Fault, FaultKind, Options
+from tests.simulation.network import Cut, Network
+from tests.simulation.store import Store, StoreFaults
+from tests.simulation.world import Node, World
+
+
+class Operators(Protocol):
+    """What people do to a cluster. Each may be impossible just then, and does nothing."""
+
+    def move(self, journal: int, chance: Random) -> None: ...
+    def change_replication(self, journal: int, replication: int) -> None: ...
+    def recreate(self, journal: int) -> None: ...
+
+    def is_settled(self) -> bool:
+        """Whether every byte is in the store, or on as many copies as the journal is to have."""
+        ...
+
+
+class Budget:
+    """How many copies of bytes that are not in a store may be lost at a time: one less than there are."""
+
+    def __init__(self, options: Options, operators: Operators) -> None:
+        self._allowed = options.replication - 1
+        self._options = options
+        self._operators = operators
+        self._lost: dict[str, None] = {}
+        self.is_over = False
+
+    def watch(self, node: Node) -> None:
+        """Count the deaths of this node, whatever they are due to: a broker also ends itself, when its lease has."""
+        node.crash_listeners.append(self._crashed)
+
+    def limit(self, replication: int) -> None:
+        """There may be fewer copies from now on."""
+        self._allowed = min(self._allowed, replication - 1)
+
+    def allows(self, nodes: Sequence[str]) -> bool:
+        if self._operators.is_settled():
+            self._lost.clear()
+        return len({*self._lost, *nodes}) <= self._allowed
+
+    def lose(self, node: str) -> None:
+        if not self.allows([node]):
+            self.is_over = True
+        self._lost[node] = None
+
+    def _crashed(self, node: Node, power_lost: bool) -> None:
+        options = self._options
+        if not options.durable_spools or (power_lost and not options.syncs_commits):
+            self.lose(node.name)
+
+
+class Injector:
+    def __init__(
+        self,
+        options: Options,
+        network: Network,
+        etcd: Etcd,
+        store: Store,
+        disks: Mapping[str, SimulatedDisk],
+        operators: Operators,
+    ) -> None:
+        """`disks` are those of the brokers, by their names."""
+        self.budget = Budget(options, operators)
+        self.skipped = 0
+        self._options = options
+        self._world: World = network.world
+        self._network = network
+        self._etcd = etcd
+        self._etcd_usual = replace(etcd.faults)
+        self._store = store
+        self._disks = disks
+        self._operators = operators
+        self._is_healed = False
+        for name in disks:
+            self.budget.watch(self._world.nodes[name])
+
+    def arm(self, faults: Sequence[Fault]) -> None:
+        """Have them happen in their time."""
+        for fault in faults:
+            self._world.after(fault.at_s - self._world.now_s, self._inject, fault)
+
+    def heal(self) -> None:
+        """From now on everything works, and everyone is up."""
+        self._is_healed = True
+        self._world.outside.note("everything is healed")
+        self._network.heal()
+        self._etcd.faults = replace(self._etcd_usual)
+        self._store.heal()
+        for disk in self._disks.values():
+            disk.heal()
+        for node in self._world.nodes.values():
+            self._world.resume(node)
+            self._world.restart(node)
+
+    def _inject(self, fault: Fault) -> None:
+        if self._is_healed:
+            return
+        if self._options.keeps_budget and not self._is_affordable(fault):
+            self.skipped += 1
+            return
+        self._world.outside.note(f"fault: {fault}")
+        if fault.nodes and fault.others:
+            self._befall_links(fault)
+        elif fault.nodes and fault.kind.name in _OF_BROKERS:
+            for name in fault.nodes:
+                self._befall_broker(fault, self._world.nodes[name])
+        else:
+            self._befall_cluster(fault)
+
+    def _is_affordable(self, fault: Fault) -> bool:
+        losers = self._losers(fault)
+        return not losers or self.budget.allows(losers)
+
+    def _losers(self, fault: Fault) -> tuple[str, ...]:
+        """The brokers that may lose their copies by this fault."""
+        kind, options = fault.kind, self._options
+        if kind is FaultKind.DISK_LOST:
+            return fault.nodes
+        if kind is FaultKind.POWER_LOSS:
+            return () if options.durable_spools and options.syncs_commits else fault.nodes
+        if options.durable_spools:
+            return ()
+        if kind in (FaultKind.KILL, FaultKind.KILL_ALL, FaultKind.KILL_IN_A_STEP):
+            return fault.nodes
+        # Whoever cannot keep its lease for so long ends itself.
+        return self._kept_from_etcd(fault) if fault.lasts_s > options.lease_ttl_s * 0.5 else ()
+
+    def _kept_from_etcd(self, fault: Fault) -> tuple[str, ...]:
+        if fault.kind in (FaultKind.PAUSE, FaultKind.LONG_PAUSE):
+            return fault.nodes
+        if fault.kind in (FaultKind.ETCD_PAUSE, FaultKind.ETCD_LOSS):
+            return tuple(self._disks)
+        if ETCD in fault.nodes or ETCD in fault.others:
+            far = fault.nodes if ETCD in fault.others else fault.others
+            return tuple(name for name in far if name in self._disks)
+        return ()
+
+    # Brokers.
+
+    def _befall_broker(self, fault: Fault, node: Node) -> None:
+        disk = self._disks[node.name]
+        match fault.kind:
+            case FaultKind.KILL | FaultKind.KILL_ALL:
+                self._end_process(fault, node, power_lost=False)
+            case FaultKind.POWER_LOSS:
+                self._end_process(fault, node, power_lost=True)
+            case FaultKind.DISK_LOST:
+                self._end_process(fault, node, power_lost=False)
+                disk.wipe()
+                self.budget.lose(node.name)
+            case FaultKind.KILL_IN_A_STEP:
+                disk.crash_after(fault.draw % 6, power_lost=fault.draw % 7 == 0 and self._options.syncs_commits)
+                # It may have nothing to write for long; then it is not restarted, because it never died.
+                self._world.after(fault.lasts_s, self._world.restart, node)
+            case FaultKind.PAUSE | FaultKind.LONG_PAUSE:
+                self._world.pause(node)
+                self._world.after(fault.lasts_s, self._world.resume, node)
+            case FaultKind.DISK_ERRORS:
+                disk.faults.error_rate = 0.2
+                self._until_healed(fault, disk.heal)
+            case FaultKind.DISK_FULL:
+                disk.faults.is_full = True
+                self._until_healed(fault, disk.heal)
+            case FaultKind.DISK_SLOW:
+                disk.faults.slow_s = 0.5
+                self._until_healed(fault, disk.heal)
+            case _:
+                raise AssertionError(f"{fault.kind} does not befall brokers")
+
+    def _end_process(self, fault: Fault, node: Node, *, power_lost: bool) -> None:
+        self._world.crash(node, power_lost=power_lost)
+        self._world.after(fault.lasts_s, self._world.restart, node)
+
+    # Links.
+
+    def _befall_links(self, fault: Fault) -> None:
+        nodes, others = ([self._world.nodes[name] for name in names] for names in (fault.nodes, fault.others))
+        kind = Cut.REJECTED if fault.draw % 3 == 0 else Cut.SILENT
+        if fault.kind is FaultKind.PARTITION:
+            self._network.partition(nodes, others, kind)
+        for one in nodes:
+            for other in others:
+                self._befall_link(fault, one, other, kind)
+
+    def _befall_link(self, fault: Fault, one: Node, other: Node, cut: Cut) -> None:
+        if fault.kind is FaultKind.ONE_WAY_CUT:
+            self._network.cut(one, other, cut)
+        elif fault.kind is FaultKind.CLOG:
+            self._network.clog(one, other)
+        elif fault.kind is FaultKind.SLOW_LINK:
+            self._network.link(one, other).slow_s = 0.3
+        for src, dst in ((one, other), (other, one)):
+            self._world.after(fault.lasts_s, self._clear_link, src, dst)
+
+    def _clear_link(self, src: Node, dst: Node) -> None:
+        link = self._network.link(src, dst)
+        link.cut, link.slow_s = None, 0.0
+        self._network.unclog(src, dst)
+
+    # All the rest.
+
+    def _befall_cluster(self, fault: Fault) -> None:
+        chance = Random(fault.draw)
+        match fault.kind:
+            case FaultKind.DROPS:
+                self._network.times.drop_rate = 0.02
+                self._until_healed(fault, self._stop_drops)
+            case FaultKind.ETCD_PAUSE:
+                self._world.pause(self._etcd.node)
+                self._world.after(fault.lasts_s, self._world.resume, self._etcd.node)
+            case FaultKind.ETCD_LOSS:
+                self._etcd.faults.request_loss_rate = self._etcd.faults.answer_loss_rate = 0.3
+                self._until_healed(fault, self._heal_etcd)
+            case FaultKind.WATCH_TROUBLE:
+                faults = self._etcd.faults
+                faults.watch_lag_rate = faults.watch_split_rate = 0.5
+                faults.watch_drop_rate = 0.2
+                self._until_healed(fault, self._heal_etcd)
+            case FaultKind.COMPACTION:
+                self._etcd.faults.watch_drop_rate = 0.5
+                self._until_healed(fault, self._compact)
+            case FaultKind.STORE_ERRORS:
+                rates = chance.choice(((0.5, 0.0), (0.1, 0.3), (0.0, 0.5)))
+                lag_s = self._store.faults.list_lag_s
+                self._store.faults = StoreFaults(rates[0], rates[1], rates[1], 0.2, 30.0, lag_s)
+                self._until_healed(fault, self._store.heal)
+            case FaultKind.STORE_DOWN:
+                self._store.faults.is_down = True
+                self._until_healed(fault, self._store.heal)
+            case _:
+                self._operate(fault, chance)
+
+    def _operate(self, fault: Fault, chance: Random) -> None:
+        match fault.kind:
+            case FaultKind.MOVE:
+                self._operators.move(fault.journal, chance)
+            case FaultKind.CHANGE_REPLICATION:
+                replication = chance.randint(1, min(3, self._options.brokers))
+                self.budget.limit(replication)
+                self._operators.change_replication(fault.journal, replication)
+            case FaultKind.RECREATE:
+                self._operators.recreate(fault.journal)
+            case _:
+                raise AssertionError(f"{fault.kind} befalls somebody")
+
+    def _stop_drops(self) -> None:
+        self._network.times.drop_rate = 0.0
+
+    def _heal_etcd(self) -> None:
+        self._etcd.faults = replace(self._etcd_usual)
+
+    def _compact(self) -> None:
+        self._etcd.compact(self._etcd.revision)
+        self._heal_etcd()
+
+    def _until_healed(self, fault: Fault, heal: Callable[[], None]) -> None:
+        self._world.after(fault.lasts_s, heal)
+
+
+_OF_BROKERS = frozenset(
+    kind.name for kind in FaultKind if kind.name.startswith(("KILL", "POWER", "PAUSE", "LONG_PAUSE", "DISK"))
+)
