@@ -19,7 +19,7 @@ from broker.replica_change import wait_change
 from broker.resolution import EVERYTHING, Resolution, Wanted
 from broker.resolver import Resolver
 from broker.resolving import resolve
-from broker.spool_chunks import CHUNK_BYTES, SpoolChunks
+from broker.spool_chunks import Pace, SpoolChunks
 from fragment.fragment_reader import StoredObject
 from fragment.fragment_reader import read as read_fragment
 from fragment.index import WRITE_HEAD, Found, NotYetAvailable
@@ -86,7 +86,7 @@ class ReadApi:
         assert isinstance(replica, LocalReplica)
         cursor = _Cursor(replica, request, self.ack_wait_s)
         header: pb.Header | None = answer_header(resolution)
-        end_offset = request.end_offset
+        end_offset, pace = request.end_offset, Pace()
         while (found := await cursor.next()) is not None:
             if isinstance(found, NotYetAvailable):
                 yield pb.ReadResponse(
@@ -102,7 +102,7 @@ class ReadApi:
             if request.metadata_only or is_elsewhere or 0 < end_offset <= found.offset:
                 return
             end = min(found.fragment.end, end_offset) if end_offset else found.fragment.end
-            async with aclosing(self._content(found, end)) as messages:
+            async with aclosing(self._content(found, end, pace)) as messages:
                 async for message in messages:
                     yield message
             if end == end_offset:
@@ -119,21 +119,22 @@ class ReadApi:
             response.fragment_url = await store.sign_get(fragment.content_path, SIGNED_S)
         return response
 
-    def _content(self, found: Found[SpoolFile], end: int) -> AsyncGenerator[bytes, None]:
+    def _content(self, found: Found[SpoolFile], end: int, pace: Pace) -> AsyncGenerator[bytes, None]:
         if found.file is not None:
-            return self.chunks.messages(found.file, found.offset, end)
-        return self._stored(found.fragment, found.offset, end)
+            return self.chunks.messages(found.file, found.offset, end, pace)
+        return self._stored(found.fragment, found.offset, end, pace)
 
-    async def _stored(self, fragment: Fragment, begin: int, end: int) -> AsyncGenerator[bytes, None]:
+    async def _stored(self, fragment: Fragment, begin: int, end: int, pace: Pace) -> AsyncGenerator[bytes, None]:
         store = await self.open_store(fragment.backing_store)
         source = StoredObject(store, fragment.content_path)
         async with aclosing(read_fragment(fragment, source, begin, end)) as pieces:
             async for piece in pieces:
-                view = memoryview(piece)
-                for at in range(0, len(piece), CHUNK_BYTES):
-                    chunk = view[at : at + CHUNK_BYTES]
+                rest = memoryview(piece)
+                while rest:
+                    chunk, rest = rest[: pace.chunk_bytes], rest[pace.chunk_bytes :]
                     yield content_message(begin, chunk)
                     begin += len(chunk)
+                    pace.taken()
 
     async def _proxied(self, resolution: Resolution, request: pb.ReadRequest) -> Messages:
         forwarded = pb.ReadRequest()

@@ -20,7 +20,6 @@ from fragment.index import FileT
 from protocol.errors import GazetteError, Status, UnavailableError
 from protocol.route import ProcessId
 
-
 _SWEPT_MIN = 64
 
 
@@ -128,13 +127,11 @@ class Resolver(Generic[FileT]):
         """Have the replica that the journal calls for. A change that leaves it as it is may still invalidate."""
         item = self._view.get(item_key(self._root, journal))
         slot = self._assigned_slot(journal) if item is not None else None
-        known = self.replicas.pop(journal, None)
-        kept = known
-        if item is None or slot is None:
-            kept = None
-        else:
-            if known is None or known.create_revision != item.create_revision or (known.is_primary and slot != 0):
-                kept = self._start(journal, item.create_revision)
+        known, kept = self.replicas.pop(journal, None), None
+        if item is not None and slot is not None:
+            is_same = known is not None and known.create_revision == item.create_revision
+            is_demoted = known is not None and known.is_primary and slot != 0
+            kept = known if is_same and not is_demoted else self._start(journal, item.create_revision)
             assert kept is not None
             kept.is_primary = slot == 0
             self.replicas[journal] = kept

@@ -17,11 +17,25 @@ from broker.read_message import content_message
 from fragment.spool_file import SpoolFile
 from protocol.errors import CorruptError, UnavailableError
 
-CHUNK_BYTES = 256 << 10
-"""Content of one message. Over loopback, 256 KiB reach what gRPC can do, and 32 KiB, as of Gazette, a third of it."""
+CHUNK_BYTES_MIN = 64 << 10
+CHUNK_BYTES_MAX = 512 << 10
+"""Content of one message. Over loopback, 256 KiB reach what gRPC can do, and 32 KiB, as of Gazette, a third of it; to
+have a thread read a piece costs as much as to read 512 KiB."""
 KEPT_BYTES_MAX = 16 << 20
 
 _Key = tuple[ReferenceType[SpoolFile], int, int]
+
+
+class Pace:
+    """How much of the content goes into a message: more to a reader that takes them, so that others hold little."""
+
+    __slots__ = ("chunk_bytes",)
+
+    def __init__(self) -> None:
+        self.chunk_bytes = CHUNK_BYTES_MIN
+
+    def taken(self) -> None:
+        self.chunk_bytes = min(2 * self.chunk_bytes, CHUNK_BYTES_MAX)
 
 
 class SpoolChunks:
@@ -35,19 +49,20 @@ class SpoolChunks:
         self._kept: OrderedDict[_Key, asyncio.Future[bytes]] = OrderedDict()
         self.kept_bytes = 0
 
-    async def messages(self, file: SpoolFile, begin: int, end: int) -> AsyncGenerator[bytes, None]:
+    async def messages(self, file: SpoolFile, begin: int, end: int, pace: Pace) -> AsyncGenerator[bytes, None]:
         """The bytes [begin, end) of the journal, all of which are visible and in this file."""
-        ahead = self._chunk(file, begin, end)
+        ahead_end = chunk_end(file, begin, end, pace)
+        ahead = self._chunk(file, begin, ahead_end)
         while begin < end:
-            chunk = ahead
-            begin = chunk_end(file, begin, end)
+            chunk, begin = ahead, ahead_end
             if begin < end:
-                ahead = self._chunk(file, begin, end)
+                ahead_end = chunk_end(file, begin, end, pace)
+                ahead = self._chunk(file, begin, ahead_end)
             # Shielded, since others may be waiting for it too.
             yield await asyncio.shield(chunk)
+            pace.taken()
 
     def _chunk(self, file: SpoolFile, begin: int, end: int) -> asyncio.Future[bytes]:
-        end = chunk_end(file, begin, end)
         key = (ref(file), begin, end)
         known = self._kept.get(key)
         if known is not None:
@@ -72,10 +87,10 @@ class SpoolChunks:
         self.kept_bytes -= end - begin
 
 
-def chunk_end(file: SpoolFile, begin: int, end: int) -> int:
+def chunk_end(file: SpoolFile, begin: int, end: int, pace: Pace) -> int:
     """Where the message ends that begins at `begin`: at the next of the places where all readers cut, or at `end`."""
-    position = begin - file.begin
-    return min(end, file.begin + (position // CHUNK_BYTES + 1) * CHUNK_BYTES)
+    position, size = begin - file.begin, pace.chunk_bytes
+    return min(end, file.begin + (position // size + 1) * size)
 
 
 def read_chunk(file: SpoolFile, begin: int, end: int) -> bytes:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 from pathlib import Path
 
-import grpc
-import pytest
-
-from protocol.gen import journal_pb2 as pb
-from tests.support.broker_cluster import BrokerCluster, broker_cluster, eventually, journal_spec
+from tests.support.broker_cluster import broker_cluster, journal_spec
 from tests.support.etcd_server import EtcdServer
 
 JOURNAL = "test/journal"

@@ -1,0 +1,20 @@
+"""A cluster of four real brokers that tests share if they leave it as it is."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from tests.support.broker_cluster import BrokerCluster, broker_cluster
+from tests.support.etcd_server import EtcdServer
+
+NAMES = ("broker-0", "broker-1", "broker-2", "broker-3")
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
+async def cluster(shared_etcd: EtcdServer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[BrokerCluster]:
+    folder = tmp_path_factory.mktemp("brokers")
+    async with broker_cluster(folder, shared_etcd.endpoint, "/shared-brokers", *NAMES) as cluster:
+        yield cluster

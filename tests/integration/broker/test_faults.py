@@ -1,0 +1,180 @@
+"""Brokers that die, stop, leave and lose their lease, as real processes: what was acknowledged stays."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import signal
+from pathlib import Path
+
+import grpc
+
+from protocol.gen import journal_pb2 as pb
+from tests.support.broker_cluster import BrokerCluster, broker_cluster, eventually, journal_spec
+from tests.support.etcd_server import EtcdServer
+
+JOURNAL = "test/journal"
+NAMES = ("broker-0", "broker-1", "broker-2", "broker-3")
+
+
+async def roles(cluster: BrokerCluster) -> tuple[str, list[str], str]:
+    """The primary, the other members, and one that is none."""
+    primary, others = await cluster.route(JOURNAL)
+    assert primary is not None
+    spare = next(name for name in cluster.brokers if name not in (primary, *others))
+    return primary, sorted(others), spare
+
+
+async def appended(cluster: BrokerCluster, through: str, *lines: bytes) -> bytes:
+    for line in lines:
+        await cluster.append(through, JOURNAL, line)
+    return b"".join(lines)
+
+
+async def test_a_killed_replica_is_replaced_and_nothing_is_lost(
+    shared_etcd: EtcdServer, prefix: str, tmp_path: Path
+) -> None:
+    async with broker_cluster(tmp_path, shared_etcd.endpoint, prefix, *NAMES) as cluster:
+        await cluster.apply(journal_spec())
+        before = await appended(cluster, "broker-0", b"one\n", b"two\n")
+        primary, others, spare = await roles(cluster)
+        cluster.brokers[others[0]].kill()
+        # The append that meets it fails, whether it was stored or not. Those after it are refused or wait, and once
+        # another has taken the place of the one that was killed, they go on.
+        response = await cluster.append(primary, JOURNAL, b"three\n")
+        assert response.status == pb.OK
+        # One that has just joined reads what was written before from the store, once it is there.
+        content = await cluster.read(spare, JOURNAL, block=True, end_offset=response.commit.end)
+        assert content.startswith(before)
+        assert content.endswith(b"three\n")
+        assert spare in {member.suffix for member in response.header.route.members}
+
+
+async def test_a_killed_primary_is_succeeded_and_nothing_is_lost(
+    shared_etcd: EtcdServer, prefix: str, tmp_path: Path
+) -> None:
+    async with broker_cluster(tmp_path, shared_etcd.endpoint, prefix, *NAMES) as cluster:
+        await cluster.apply(journal_spec())
+        before = await appended(cluster, "broker-0", b"one\n", b"two\n", b"three\n")
+        primary, others, spare = await roles(cluster)
+        cluster.brokers[primary].kill()
+        after = await cluster.append(spare, JOURNAL, b"four\n")
+        assert after.commit.begin >= len(before)
+        for name in (*others, spare):
+            assert await cluster.read(name, JOURNAL, block=True, end_offset=len(before)) == before
+
+
+async def test_a_broker_that_is_told_to_stop_hands_everything_over(
+    shared_etcd: EtcdServer, prefix: str, tmp_path: Path
+) -> None:
+    """While appends go on: none of them fails for good, and every fragment gets to the store."""
+    async with broker_cluster(tmp_path, shared_etcd.endpoint, prefix, *NAMES) as cluster:
+        await cluster.apply(journal_spec())
+        await cluster.append("broker-0", JOURNAL, b"0000\n")
+        primary, _, spare = await roles(cluster)
+        stop = asyncio.Event()
+        written = 1
+
+        async def keep_appending() -> None:
+            nonlocal written
+            while not stop.is_set():
+                response = await cluster.append(spare, JOURNAL, b"%04d\n" % written)
+                assert response.commit.end - response.commit.begin == 5
+                written += 1
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(keep_appending())
+            await eventually(lambda: written > 5, "some appends")
+            cluster.brokers[primary].signal(signal.SIGTERM)
+            assert await cluster.brokers[primary].wait_exit() == 0
+            cluster.brokers[primary].process = None
+            after = written
+            await eventually(lambda: written > after + 5, "appends after the hand-over")
+            stop.set()
+        head = (await cluster.append(spare, JOURNAL)).commit.end
+        content = await cluster.read(spare, JOURNAL, block=True, end_offset=head)
+        lines = content.split(b"\n")[:-1]
+        # In order; a line whose first attempt failed in the hand-over may be there twice.
+        assert sorted(set(lines)) == [b"%04d" % at for at in range(written)]
+        assert lines == sorted(lines)
+        stored = sorted(path.name for path in (cluster.fragments / JOURNAL).iterdir())
+        assert stored, "what the broker held is in the store"
+
+
+async def test_a_broker_that_loses_its_lease_stops_and_says_so(
+    shared_etcd: EtcdServer, prefix: str, tmp_path: Path
+) -> None:
+    async with broker_cluster(tmp_path, shared_etcd.endpoint, prefix, "broker-0") as cluster:
+        await cluster.apply(journal_spec(replication=1))
+        await cluster.append("broker-0", JOURNAL, b"one\n")
+        lease = next(
+            int(kv["lease"])
+            for kv in shared_etcd.call("kv/range", key="AA==", range_end="AA==")["kvs"]
+            if int(kv.get("lease", 0)) and prefix in _text(kv["key"])
+        )
+        shared_etcd.call("lease/revoke", ID=lease)
+        assert await cluster.brokers["broker-0"].wait_exit() == 1
+        assert "lease" in cluster.brokers["broker-0"].tail()
+
+
+def _text(encoded: str) -> str:
+    return base64.b64decode(encoded).decode()
+
+
+async def test_a_paused_replica_is_noticed_and_the_journal_goes_on_without_it(
+    shared_etcd: EtcdServer, prefix: str, tmp_path: Path
+) -> None:
+    async with broker_cluster(tmp_path, shared_etcd.endpoint, prefix, *NAMES) as cluster:
+        await cluster.apply(journal_spec())
+        before = await appended(cluster, "broker-0", b"one\n")
+        primary, others, _ = await roles(cluster)
+        paused = cluster.brokers[others[0]]
+        paused.signal(signal.SIGSTOP)
+        try:
+            response = await cluster.append(primary, JOURNAL, b"two\n")
+        finally:
+            paused.signal(signal.SIGCONT)
+        assert others[0] not in {member.suffix for member in response.header.route.members}
+        assert (await cluster.read(primary, JOURNAL)).startswith(before)
+        # Its lease had run out: it goes, and does not pretend.
+        assert await paused.wait_exit() == 1
+
+
+async def test_a_journal_that_is_deleted_and_created_again_starts_anew(
+    shared_etcd: EtcdServer, prefix: str, tmp_path: Path
+) -> None:
+    async with broker_cluster(tmp_path, shared_etcd.endpoint, prefix, *NAMES[:3]) as cluster:
+        await cluster.apply(journal_spec(stores=()))
+        await appended(cluster, "broker-0", b"old\n")
+        await cluster.delete(JOURNAL)
+        await cluster.apply(journal_spec(stores=()))
+        response = await cluster.append("broker-0", JOURNAL, b"new\n")
+        assert (response.commit.begin, response.commit.end) == (0, 4)
+        for name in NAMES[:3]:
+            assert await cluster.read(name, JOURNAL) == b"new\n"
+
+
+async def test_appends_are_refused_when_the_store_knows_of_more_until_an_operator_resets(
+    shared_etcd: EtcdServer, prefix: str, tmp_path: Path
+) -> None:
+    async with broker_cluster(tmp_path, shared_etcd.endpoint, prefix, *NAMES[:1]) as cluster:
+        await cluster.apply(journal_spec(replication=1))
+        await appended(cluster, "broker-0", b"one\n", b"two\n")
+        fragments = cluster.fragments / JOURNAL
+
+        await eventually(lambda: any(fragments.glob("0*.raw")), "the first fragment to be stored")
+        broker = cluster.brokers["broker-0"]
+        broker.kill()
+        await cluster.start("broker-0")
+
+        async def is_refused() -> bool:
+            try:
+                response = await cluster.try_append("broker-0", JOURNAL, b"three\n")
+            except grpc.aio.AioRpcError:
+                return False
+            return response.status == pb.INDEX_HAS_GREATER_OFFSET
+
+        await eventually(is_refused, "the append to be refused")
+        reset = await cluster.try_append("broker-0", JOURNAL, offset=4)
+        assert (reset.status, reset.commit.end) == (pb.OK, 4)
+        assert (await cluster.try_append("broker-0", JOURNAL, b"three\n")).commit.begin == 4
