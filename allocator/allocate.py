@@ -2,22 +2,26 @@
 
 Every member runs it and only the leader acts. Nobody is elected and nothing is locked: each transaction holds only
 while the leader's own key is as it was, so one that has been succeeded without knowing it changes nothing.
+
+No item stops another. What cannot be read, decided or written is said once and left as it is, and the rest goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Generic, NoReturn, ParamSpec, TypeVar, cast
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from allocator.converge import Consistent, converge
+from allocator.converge import Batch, Consistent, converge
 from allocator.etcd_client import EtcdClient
-from allocator.etcd_errors import EtcdError, EtcdRefusedError
+from allocator.etcd_errors import AnswerTooLargeError, EtcdError, EtcdRefusedError, LeaseNotFoundError
 from allocator.key_value import KeyValue
-from allocator.keys import Assignment, Entity, assignments_prefix, item_key
+from allocator.keys import Assignment, Entity, Item, assignments_prefix, item_key
 from allocator.keyspace_view import KeySpaceView
 from allocator.keyspace_watch import KeySpaceWatch
 from allocator.solve import Desired, desired_assignment
@@ -27,8 +31,13 @@ from allocator.transaction import Delete, Put, Transaction
 OFF_LOOP_ITEMS = 2000
 """From so many keys on, planning goes to a thread: it takes long enough to delay keep-alives and requests."""
 CATCH_UP_S = 10.0
-"""How long a leader waits to see its own transactions before it looks again anyway."""
+"""How long a leader waits to see its own transactions, or what kept them from taking effect, before it looks again."""
 PAUSE_S = 1.0
+
+# What may be wrong with one change and not with another. Of these, etcd has done nothing.
+_REFUSALS = (EtcdRefusedError, LeaseNotFoundError, AnswerTooLargeError)
+_SAID_MAX = 20
+_REASON_MAX = 200
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +52,27 @@ SLOTS = Gauge("gazette_allocator_desired_replication_slots", "Replicas that all 
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class Standing(Enum):
+    """What a member is to the allocation, in words for its log."""
+
+    LEADS = "it leads"
+    FOLLOWS = "another member leads"
+    UNREADABLE = "its own key in etcd cannot be read, so it does not lead"
+    ABSENT = "its own key is gone from etcd, so it does not lead"
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What came of a step."""
+
+    # Of the last change that took effect.
+    revision: int | None = None
+    # Whether some did not.
+    is_held_up: bool = False
+    # Members that still hold what they should have given up: others cannot have that room yet.
+    unfreed: set[str] = field(default_factory=set)
 
 
 class Allocator(Generic[ItemT, MemberT, AssignmentT]):
@@ -60,68 +90,172 @@ class Allocator(Generic[ItemT, MemberT, AssignmentT]):
         self._root = root
         self._own_key = own_key
         self._consistent = consistent
+        self._standing: Standing | None = None
         # What was desired the last time, and of which constraints that was the answer.
         self._desired: Desired = {}
         self._solved_for: int | None = None
+        self._complaints = _Complaints()
 
     async def run(self) -> NoReturn:
         """Run until cancelled."""
-        while True:
-            view = self._keyspace.view
-            try:
-                revision = await self._step(view) if self._leads(view) else None
-            except EtcdError as error:
-                log.warning("allocation step failed (will retry)", extra={"error": str(error)})
-                await asyncio.sleep(PAUSE_S)
-                continue
-            if revision is None:
-                await self._keyspace.wait_change(view, None)
-            else:
-                await self._catch_up(revision)
+        try:
+            while True:
+                await self._look(self._keyspace.view)
+        finally:
+            if self._standing is Standing.LEADS:
+                _clear_gauges()
 
-    def _leads(self, view: KeySpaceView[Entity[ItemT, MemberT, AssignmentT]]) -> bool:
-        leader = leader_of(members_of(self._root, view.key_values))
-        return leader is not None and leader.key == self._own_key
+    async def _look(self, view: KeySpaceView[Entity[ItemT, MemberT, AssignmentT]]) -> None:
+        """Do what there is to do, and wait until there may be more."""
+        if self._stand(view) is not Standing.LEADS:
+            await self._keyspace.wait_change(view, None)
+            return
+        try:
+            outcome = await self._step(view)
+        except EtcdError as error:
+            log.warning("allocation step failed (will retry)", extra={"error": str(error)})
+            await asyncio.sleep(PAUSE_S)
+            return
+        except Exception:
+            # Whoever took over would trip over the same, and one member after the other would go.
+            log.exception("allocation step failed for an unknown reason (will retry)")
+            await asyncio.sleep(PAUSE_S)
+            return
+        if outcome.revision is not None:
+            await self._catch_up(outcome.revision)
+        else:
+            await self._rest(view, CATCH_UP_S if outcome.is_held_up else None)
 
-    async def _step(self, view: KeySpaceView[Entity[ItemT, MemberT, AssignmentT]]) -> int | None:
-        """Do what can be done now; the revision of the last change that took effect, None if there was none."""
+    def _stand(self, view: KeySpaceView[Entity[ItemT, MemberT, AssignmentT]]) -> Standing:
+        standing = self._standing_in(view)
+        if standing is not self._standing:
+            is_member = standing in (Standing.LEADS, Standing.FOLLOWS)
+            level = logging.INFO if is_member else logging.WARNING
+            log.log(level, "standing of this member changed", extra={"key": self._own_key, "what": standing.value})
+            if self._standing is Standing.LEADS:
+                _clear_gauges()
+            self._standing = standing
+        return standing
+
+    def _standing_in(self, view: KeySpaceView[Entity[ItemT, MemberT, AssignmentT]]) -> Standing:
+        members = members_of(self._root, view.key_values, view.undecodable)
+        if all(kv.key != self._own_key for kv in members):
+            return Standing.UNREADABLE if self._own_key.encode() in view.undecodable else Standing.ABSENT
+        leader = leader_of(members)
+        return Standing.LEADS if leader is not None and leader.key == self._own_key else Standing.FOLLOWS
+
+    async def _step(self, view: KeySpaceView[Entity[ItemT, MemberT, AssignmentT]]) -> _Outcome:
+        """Do what can be done now."""
         is_large = len(view.key_values) > OFF_LOOP_ITEMS
-        transactions = await _planned(is_large, self._plan, view)
-        revision = None
-        for transaction in transactions:
-            try:
-                committed = await self._etcd.commit(transaction)
-            except EtcdRefusedError as error:
-                # Not an outage: it would be refused again. The others are about other items.
-                log.error(
-                    "etcd refused a step of the allocation (its items stay as they are)", extra={"error": str(error)}
-                )
-                continue
-            if not committed.succeeded:
-                # Somebody changed what it was based on. What that was, the next view tells; the revision of this
-                # answer may lie outside of the key space, and is not one to wait for.
-                log.info("allocation was overtaken by another change", extra={"revision": committed.header.revision})
-                continue
-            revision = committed.header.revision
-            _count(transaction)
-        return revision
-
-    def _plan(self, view: KeySpaceView[Entity[ItemT, MemberT, AssignmentT]]) -> list[Transaction]:
-        state = State.of(self._root, view.key_values)
-        if state.network_hash != self._solved_for:
-            with SOLVED.time():
-                self._desired, self._solved_for = desired_assignment(state), state.network_hash
+        state, batches = await _planned(is_large, self._plan, view)
         CONVERGED.inc()
         ITEMS.set(len(state.items))
         MEMBERS.set(len(state.members))
         SLOTS.set(state.item_slots)
-        return converge(state, self._desired, self._consistent)
+        outcome = _Outcome()
+        try:
+            await self._carry_out(batches, outcome)
+        finally:
+            self._complaints.end_round()
+        return outcome
+
+    async def _carry_out(self, batches: Iterable[Batch], outcome: _Outcome) -> bool:
+        """Whether we still lead."""
+        for batch in batches:
+            possible = batch.without_adding_to(outcome.unfreed)
+            if not possible.changes or await self._commit(possible, outcome):
+                continue
+            if len(possible.changes) == 1:
+                outcome.unfreed |= possible.changes[0].frees
+            # One of them has failed, and which is not known. The others are not to suffer for it.
+            elif not await self._still_leads(possible) or not await self._carry_out(possible.apart(), outcome):
+                return False
+        return True
+
+    async def _commit(self, batch: Batch, outcome: _Outcome) -> bool:
+        """Whether it took effect."""
+        transaction = batch.transaction
+        try:
+            committed = await self._etcd.commit(transaction)
+        except _REFUSALS as error:
+            outcome.is_held_up = True
+            if len(batch.changes) == 1:
+                what = "etcd refuses a change (the item stays as it is)"
+                self._complaints.add(what, batch.changes[0].item, str(error))
+            return False
+        if not committed.succeeded:
+            # Somebody changed what it was based on. What that was, the next view tells; the revision of this answer
+            # may lie outside of the key space, and is not one to wait for.
+            outcome.is_held_up = True
+            items = [change.item for change in batch.changes[:_SAID_MAX]]
+            log.info("allocation was overtaken by another change", extra={"items": items})
+            return False
+        outcome.revision = committed.header.revision
+        _count(transaction)
+        return True
+
+    async def _still_leads(self, batch: Batch) -> bool:
+        """If not, every other change would fail as well, and it may be thousands."""
+        own = await self._etcd.get(self._own_key)
+        return own is not None and own.mod_revision == batch.leadership.equals
+
+    def _plan(
+        self, view: KeySpaceView[Entity[ItemT, MemberT, AssignmentT]]
+    ) -> tuple[State[ItemT, MemberT, AssignmentT], list[Batch]]:
+        state = State.of(self._root, view.key_values, view.undecodable)
+        for kv in state.strangers:
+            self._complaints.add("an assignment is to an unknown member", kv.key, f"there is no {kv.value.member}")
+        for item, reason in state.unusable.items():
+            self._complaints.add("an item cannot be assigned (it stays as it is)", item, reason)
+        if state.network_hash != self._solved_for:
+            with SOLVED.time():
+                self._desired, self._solved_for = desired_assignment(state), state.network_hash
+        return state, converge(state, self._desired, self._judged)
+
+    def _judged(
+        self, item: Item[ItemT], assigned: Sequence[KeyValue[Assignment[AssignmentT]]]
+    ) -> Sequence[bool] | None:
+        """What is consistent, from a rule that is not ours and is asked about values that are anybody's."""
+        try:
+            judged = self._consistent(item, assigned)
+            if judged is None or len(judged) == len(assigned):
+                return judged
+            reason = f"{len(judged)} answers about {len(assigned)} assignments"
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+        self._complaints.add("the replicas of an item cannot be judged", item.id, reason)
+        return None
 
     async def _catch_up(self, revision: int) -> None:
         try:
             await self._keyspace.wait_revision(revision, CATCH_UP_S)
         except TimeoutError:
             log.warning("own changes are not seen yet (will look again)", extra={"revision": revision})
+
+    async def _rest(self, view: KeySpaceView[Entity[ItemT, MemberT, AssignmentT]], timeout_s: float | None) -> None:
+        try:
+            await self._keyspace.wait_change(view, timeout_s)
+        except TimeoutError:
+            log.info("some changes did not take effect (will look again)")
+
+
+class _Complaints:
+    """Says what is wrong when that begins, and not in every round that it lasts."""
+
+    def __init__(self) -> None:
+        self._lasting: set[tuple[str, str]] = set()
+        self._found: dict[tuple[str, str], str] = {}
+
+    def add(self, what: str, subject: str, reason: str) -> None:
+        self._found[what, subject] = reason[:_REASON_MAX]
+
+    def end_round(self) -> None:
+        new = [each for each in self._found if each not in self._lasting]
+        for what, subject in new[:_SAID_MAX]:
+            log.warning(what, extra={"subject": subject, "reason": self._found[what, subject]})
+        if len(new) > _SAID_MAX:
+            log.warning("more is wrong with the keys of etcd", extra={"count": len(new) - _SAID_MAX})
+        self._lasting, self._found = set(self._found), {}
 
 
 def is_drained(root: str, member: str, view: KeySpaceView[Entity[ItemT, MemberT, AssignmentT]]) -> bool:
@@ -133,6 +267,12 @@ def is_drained(root: str, member: str, view: KeySpaceView[Entity[ItemT, MemberT,
 
 async def _planned(is_large: bool, plan: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     return await asyncio.to_thread(plan, *args, **kwargs) if is_large else plan(*args, **kwargs)
+
+
+def _clear_gauges() -> None:
+    """They are the leader's to tell: what was true under the last one would be counted twice under the next."""
+    for gauge in (ITEMS, MEMBERS, SLOTS):
+        gauge.set(0)
 
 
 def _count(transaction: Transaction) -> None:

@@ -18,7 +18,9 @@ AssignmentT = TypeVar("AssignmentT")
 
 _SEPARATOR = "#"
 _RESERVED = re.compile(r"[\x00-#]")
-_SLOT = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
+# Zeros may lead, as many as one likes; no number that fits has more than nineteen digits beside them.
+_SLOT = re.compile(r"([+-]?)0*([0-9]{1,19})", re.ASCII)
+_SLOT_BITS = 63
 
 
 class InvalidKeyError(ValueError):
@@ -100,6 +102,15 @@ def slot_key(root: str, item: str, member: str, slot: int) -> str:
     return f"{root}/assign/{item}{_SEPARATOR}{member}{_SEPARATOR}{slot}"
 
 
+def holder(key: str) -> str:
+    """The id of the member that an assignment's key names.
+
+    >>> holder("/gazette/cluster/assign/acme/orders#zone-a#broker-1#0")
+    'zone-a#broker-1'
+    """
+    return _SEPARATOR.join(key.rsplit(_SEPARATOR, 3)[1:3])
+
+
 def decoder(
     root: str,
     item: Callable[[str, bytes], ItemT],
@@ -115,9 +126,9 @@ def decoder(
 
     def decode(key: str, raw: bytes) -> Entity[ItemT, MemberT, AssignmentT]:
         if key.startswith(assignments):
-            name, holder, slot = _assignment_parts(key[len(assignments) :])
+            name, member_name, slot = _assignment_parts(key[len(assignments) :])
             # Members are few and assignments many: all that name one share its text.
-            return Assignment(name, sys.intern(holder), slot, assignment(raw))
+            return Assignment(name, sys.intern(member_name), slot, assignment(raw))
         if key.startswith(items):
             (name,) = _parts(key[len(items) :], 1)
             return Item(name, item(name, raw))
@@ -131,9 +142,19 @@ def decoder(
 
 def _assignment_parts(text: str) -> tuple[str, str, int]:
     item, zone, suffix, slot = _parts(text, 4)
-    if not _SLOT.fullmatch(slot):
+    return item, f"{zone}{_SEPARATOR}{suffix}", _slot(slot)
+
+
+def _slot(text: str) -> int:
+    """As Gazette reads one: a slot that only some members of a cluster could read would be assigned again and again."""
+    match = _SLOT.fullmatch(text)
+    if match is None:
         raise InvalidKeyError("the slot of an assignment is a whole number")
-    return item, f"{zone}{_SEPARATOR}{suffix}", int(slot)
+    sign, digits = match.groups()
+    slot = int(sign + digits)
+    if not -(1 << _SLOT_BITS) <= slot < 1 << _SLOT_BITS:
+        raise InvalidKeyError("the slot of an assignment is a number of 64 bits")
+    return slot
 
 
 def _parts(text: str, count: int) -> list[str]:

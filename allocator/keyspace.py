@@ -30,11 +30,14 @@ class Decoded(NamedTuple, Generic[ValueT]):
     """A listing after the slow part of loading it."""
 
     header: EtcdHeader
-    key_values: list[KeyValue[ValueT]]
+    key_values: Sequence[KeyValue[ValueT]]
     undecodable: dict[bytes, StoredKey]
     notes: list[Note]
     # Zero where there is no key.
     mod_revision_max: int
+    # What there was before, and how this differs from it.
+    before: KeySpaceView[ValueT]
+    changes: list[Change[ValueT]]
 
 
 class KeySpace(Generic[ValueT]):
@@ -64,13 +67,22 @@ class KeySpace(Generic[ValueT]):
                 notes.append(value)
             else:
                 key_values.append(value)
-        key_values.sort(key=by_key)
-        return Decoded(listing.header, key_values, undecodable, notes, newest)
+        before = self._view
+        key_values = sorted([*key_values, *_kept(undecodable, before)], key=by_key)
+        changes = changes_between(before.key_values, key_values)
+        return Decoded(listing.header, key_values, undecodable, notes, newest, before, changes)
 
-    def load(self, decoded: Decoded[ValueT]) -> Update[ValueT]:
+    def load(self, decoded: Decoded[ValueT], announced: int | None = None) -> Update[ValueT]:
         """Begin with a listing. The revision is the one it was read at: if it is ever to go out in headers, read at
-        one that a key of the prefix had, such as that of the announcement."""
-        return self._replace(decoded, decoded.header)
+        one that a key of the prefix had, such as that of the announcement.
+
+        Where that cannot be read any more, the listing is a later one, and `announced` says which it should have been.
+        """
+        if announced is None:
+            return self._replace(decoded, decoded.header)
+        _check_not_before(decoded.header, announced)
+        revision = max(announced, decoded.mod_revision_max)
+        return self._replace(decoded, decoded.header._replace(revision=revision))
 
     def reload(self, decoded: Decoded[ValueT]) -> Update[ValueT]:
         """Go on from a later listing, after events were lost.
@@ -78,11 +90,7 @@ class KeySpace(Generic[ValueT]):
         The revision is not that of the listing, which may be one that no key of the prefix had.
         """
         self._check_cluster(decoded.header)
-        if decoded.header.revision < self._view.through:
-            raise EtcdHistoryError(
-                f"etcd is at revision {decoded.header.revision} and was at {self._view.through}: "
-                "has it been restored from a backup?"
-            )
+        _check_not_before(decoded.header, self._view.through)
         revision = max(self._view.revision, decoded.mod_revision_max)
         return self._replace(decoded, decoded.header._replace(revision=revision))
 
@@ -92,6 +100,10 @@ class KeySpace(Generic[ValueT]):
         Events that came before, or are older than what came, are passed over. Parts of one revision may come in
         several answers.
         """
+        return self.publish(self.applied(answers))
+
+    def applied(self, answers: Sequence[WatchEvents]) -> Update[ValueT]:
+        """What would come of it. Alters nothing, so that it may be done in a thread, and published afterwards."""
         for answer in answers:
             self._check_cluster(answer.header)
             if answer.header.revision < self._view.through:
@@ -103,7 +115,12 @@ class KeySpace(Generic[ValueT]):
         batch = _Batch(self._view, self._decode)
         for answer in answers:
             batch.add(answer)
-        return self._publish(batch.update())
+        return batch.update()
+
+    def publish(self, update: Update[ValueT]) -> Update[ValueT]:
+        """`update` is what is to be applied to the present view."""
+        self._view = update.view
+        return update
 
     def progress(self, header: EtcdHeader) -> None:
         """etcd has delivered every event up to the header's revision. That of the mirror stays as it is."""
@@ -113,14 +130,9 @@ class KeySpace(Generic[ValueT]):
             self._view = KeySpaceView(view.header, view.key_values, view.undecodable, header.revision)
 
     def _replace(self, decoded: Decoded[ValueT], header: EtcdHeader) -> Update[ValueT]:
-        before = self._view
-        key_values = _with_kept(decoded, before)
-        view = KeySpaceView(header, key_values, decoded.undecodable, decoded.header.revision)
-        return self._publish(Update(view, changes_between(before.key_values, key_values), decoded.notes))
-
-    def _publish(self, update: Update[ValueT]) -> Update[ValueT]:
-        self._view = update.view
-        return update
+        assert decoded.before.key_values is self._view.key_values, "the mirror was altered during a listing"
+        view = KeySpaceView(header, decoded.key_values, decoded.undecodable, decoded.header.revision)
+        return self.publish(Update(view, decoded.changes, decoded.notes))
 
     def _check_cluster(self, header: EtcdHeader) -> None:
         known = self._view.header.cluster_id
@@ -141,16 +153,22 @@ def check_prefix(prefix: str) -> None:
         raise ValueError("a prefix of etcd is a clean path, without a slash at its end")
 
 
-def _with_kept(decoded: Decoded[ValueT], before: KeySpaceView[ValueT]) -> list[KeyValue[ValueT]]:
-    """What was decoded, and the former value of keys whose present one cannot be, if they still are the same keys."""
-    kept = [
+def _check_not_before(header: EtcdHeader, revision: int) -> None:
+    if header.revision < revision:
+        raise EtcdHistoryError(
+            f"etcd is at revision {header.revision} and was at {revision}: has it been restored from a backup?"
+        )
+
+
+def _kept(undecodable: dict[bytes, StoredKey], before: KeySpaceView[ValueT]) -> list[KeyValue[ValueT]]:
+    """The former values of keys whose present one cannot be decoded, if they still are the same keys."""
+    return [
         known
-        for key, stored in decoded.undecodable.items()
+        for key, stored in undecodable.items()
         if (text := _text(key)) is not None
         and (known := before.get(text)) is not None
         and known.create_revision == stored.create_revision
     ]
-    return sorted([*decoded.key_values, *kept], key=by_key) if kept else decoded.key_values
 
 
 class _Batch(Generic[ValueT]):

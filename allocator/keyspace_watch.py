@@ -22,7 +22,7 @@ from allocator.etcd_errors import CompactedError, EtcdError, EtcdHistoryError
 from allocator.etcd_watch import WatchStream
 from allocator.key_event import EtcdHeader, WatchEvents, WatchProgress
 from allocator.key_value import ValueT
-from allocator.keyspace import KeySpace
+from allocator.keyspace import Decoded, KeySpace
 from allocator.keyspace_view import KeySpaceView, Update, keys_that_differ
 
 log = logging.getLogger(__name__)
@@ -39,8 +39,11 @@ APPLY_DELAY = Histogram(
 )
 RESUMED = Counter("gazette_keyspace_watches_resumed", "Watches of etcd that ended and were resumed.")
 RELOADED = Counter("gazette_keyspace_reloads", "Listings that replaced the mirror, since events were lost.")
+OBSERVER_FAILED = Counter("gazette_keyspace_observer_failures", "Updates of the mirror that an observer failed on.")
 VERIFIED = Counter("gazette_keyspace_verifications", "Comparisons of the mirror with a listing.", ("outcome",))
 
+# From so many events on, applying them goes to a thread: a thousand specs of journals take 30 ms.
+_OFF_LOOP_EVENTS = 500
 _QUEUED_MAX = 256
 _NOTES_MAX = 20
 _PAUSE_S = 0.05
@@ -92,11 +95,19 @@ class KeySpaceWatch(Generic[ValueT]):
         self._bytes = 0
 
     @property
+    def prefix(self) -> str:
+        return self._keyspace.prefix
+
+    @property
     def view(self) -> KeySpaceView[ValueT]:
         return self._keyspace.view
 
     def observe(self, observer: Observer[ValueT]) -> None:
-        """Call `observer` with every update from now on, after those that came before it. It must not wait."""
+        """Call `observer` with every update from now on, after those that came before it. It must not wait.
+
+        One that raises is logged and counted, and called again with the next update. That tells of other changes: what
+        must not be missed is better read from the view, which has everything.
+        """
         self._observers.append(observer)
 
     async def wait_revision(self, revision: int, timeout_s: float) -> KeySpaceView[ValueT]:
@@ -123,10 +134,20 @@ class KeySpaceWatch(Generic[ValueT]):
             return self.view
 
     async def load(self, revision: int | None = None) -> KeySpaceView[ValueT]:
-        """List everything at one revision: that of the announcement, for a member. Without one, it is that of now."""
-        listing = await self._etcd.list_prefix(self._keyspace.prefix, revision)
-        decoded = await asyncio.to_thread(self._keyspace.decoded, listing)
-        self._publish(self._keyspace.load(decoded))
+        """List everything at one revision: that of the announcement, for a member. Without one, it is that of now.
+
+        If etcd has compacted that one away, everything is listed as it is now, and the revision is still one that a
+        key of the prefix had.
+        """
+        try:
+            listing = await self._etcd.list_prefix(self._keyspace.prefix, revision)
+            decoded = await asyncio.to_thread(self._keyspace.decoded, listing)
+            update = self._keyspace.load(decoded)
+        except CompactedError:
+            if revision is None:
+                raise
+            update = self._keyspace.load(await self._listed_afresh(revision), revision)
+        self._publish(update)
         self._heard_s = self._verified_s = self._clock()
         return self.view
 
@@ -188,9 +209,7 @@ class KeySpaceWatch(Generic[ValueT]):
 
     async def _reload(self, why: EtcdError) -> EtcdError:
         try:
-            listing = await self._etcd.list_prefix(self._keyspace.prefix)
-            decoded = await asyncio.to_thread(self._keyspace.decoded, listing)
-            update = self._keyspace.reload(decoded)
+            update = self._keyspace.reload(await self._listed_afresh(self.view.through))
         except EtcdError as error:
             return error
         RELOADED.inc()
@@ -200,6 +219,16 @@ class KeySpaceWatch(Generic[ValueT]):
             extra={"prefix": self._keyspace.prefix, "error": str(why), "changed_keys": len(update.changes)},
         )
         return why
+
+    async def _listed_afresh(self, at_least: int) -> Decoded[ValueT]:
+        """Everything as it is now. If that is not `at_least` of that revision, it was not for several times."""
+        listing = await self._etcd.list_prefix(self._keyspace.prefix)
+        for _ in range(_CONFIRMATIONS):
+            if listing.header.revision >= at_least:
+                break
+            await asyncio.sleep(self._timing.confirm_s)
+            listing = await self._etcd.list_prefix(self._keyspace.prefix)
+        return await asyncio.to_thread(self._keyspace.decoded, listing)
 
     async def _apply_all(self, stream: WatchStream) -> EtcdError:
         """Apply what the stream brings until it ends."""
@@ -243,7 +272,7 @@ class KeySpaceWatch(Generic[ValueT]):
                 batch.append(arrived.get_nowait())
             try:
                 if answers := [answer for answer in batch if isinstance(answer, WatchEvents)]:
-                    self._publish(self._keyspace.apply(answers))
+                    self._publish(await self._apply(answers))
                     APPLY_DELAY.observe(self._clock() - first_s)
                 for answer in batch:
                     if isinstance(answer, WatchProgress) and answer.is_complete:
@@ -252,6 +281,12 @@ class KeySpaceWatch(Generic[ValueT]):
                 return error
             if errors := [answer for answer in batch if isinstance(answer, EtcdError)]:
                 return errors[0]
+
+    async def _apply(self, answers: Sequence[WatchEvents]) -> Update[ValueT]:
+        if sum(len(answer.events) for answer in answers) < _OFF_LOOP_EVENTS:
+            return self._keyspace.apply(answers)
+        # Nobody else alters the mirror meanwhile: all that does waits for its turn behind this.
+        return self._keyspace.publish(await asyncio.to_thread(self._keyspace.applied, answers))
 
     def _progress(self, header: EtcdHeader) -> None:
         self._keyspace.progress(header)
@@ -270,7 +305,12 @@ class KeySpaceWatch(Generic[ValueT]):
         UNDECODABLE.set(len(update.view.undecodable))
         REVISION.set(update.view.revision)
         for observer in self._observers:
-            observer(update)
+            try:
+                observer(update)
+            except Exception:
+                # Neither the mirror nor the other observers have to do with it.
+                OBSERVER_FAILED.inc()
+                log.exception("observer of the key space failed", extra={"revision": update.view.revision})
         self._wake()
 
     def _wake(self) -> None:

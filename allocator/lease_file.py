@@ -6,8 +6,17 @@ Whoever reads it must know that the process which wrote it is gone, as the holde
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import re
 from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+# The largest that etcd has.
+_ID_MAX = (1 << 63) - 1
+_is_number = re.compile(rb"[0-9]{1,19}\n?").fullmatch
+_BYTES_MAX = 64
 
 
 class LeaseFile:
@@ -23,10 +32,16 @@ class LeaseFile:
 
     def _read(self) -> int | None:
         try:
-            return int(self._path.read_text(encoding="ascii"))
-        except (FileNotFoundError, ValueError):
-            # A file that lost its content in a crash is no loss: by the time that is over, the lease has run out.
+            with self._path.open("rb") as file:
+                content = file.read(_BYTES_MAX)
+        except FileNotFoundError:
             return None
+        lease_id = int(content) if _is_number(content) else 0
+        if not 0 < lease_id <= _ID_MAX:
+            # One that lost its content in a crash is no loss: by the time that is over, the lease has run out.
+            log.warning("lease file holds no lease's id (it is ignored)", extra={"path": str(self._path)})
+            return None
+        return lease_id
 
     def _write(self, lease_id: int | None) -> None:
         if lease_id is None:

@@ -19,6 +19,11 @@ FAILED = Counter("gazette_etcd_keep_alive_failures", "Keep-alives of the lease t
 REMAINING = Gauge("gazette_etcd_lease_remaining_seconds", "For how long the lease is certain not to run out.")
 
 
+# What waits here waits by the clock of the loop, which stands still while the machine sleeps. So that a lease which ran
+# out meanwhile is noticed on waking, nothing waits for longer than this without a look at the other clock.
+_LOOK_S = 1.0
+
+
 class LeaseLostError(Exception):
     """The lease has run out, or may have. Others may hold what this process held: it must stop at once."""
 
@@ -57,7 +62,7 @@ class LeaseKeeper:
         """The lease is known to be gone from other evidence than its keep-alives."""
         self._lease.gone(why)
         self._interrupted.set()
-        self.lost.set()
+        self._lose(why)
 
     def release(self) -> None:
         """Keep it no longer: ``run`` returns, and nothing is certain from now on."""
@@ -75,10 +80,26 @@ class LeaseKeeper:
                 case Wait(seconds):
                     await self._wait(seconds)
                 case Lost(why):
-                    self.lost.set()
+                    self._lose(why)
                     raise LeaseLostError(f"the lease of this process is lost: {why}")
 
+    def _lose(self, why: str) -> None:
+        """At once, as others may take their time to stop."""
+        if not self.lost.is_set():
+            self.lost.set()
+            log.error("lease is lost: this process is no member any more", extra={"why": why})
+
     async def _keep_alive(self, timeout_s: float) -> None:
+        """Whatever else shows that the lease is gone, or makes it so, ends the wait for an answer."""
+        async with asyncio.TaskGroup() as tasks:
+            asking = tasks.create_task(self._ask(timeout_s))
+            interrupted = tasks.create_task(self._interrupted.wait())
+            while not asking.done() and self.is_certain():
+                await asyncio.wait((asking, interrupted), timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+            asking.cancel()
+            interrupted.cancel()
+
+    async def _ask(self, timeout_s: float) -> None:
         sent_s = self._clock()
         try:
             ttl_s = await self._etcd.keep_alive(self.lease_id, timeout_s)
@@ -94,7 +115,7 @@ class LeaseKeeper:
 
     async def _wait(self, seconds: float) -> None:
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(min(seconds, _LOOK_S)):
                 await self._interrupted.wait()
         except TimeoutError:
             return

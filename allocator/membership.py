@@ -16,7 +16,7 @@ from typing import ParamSpec, Protocol, TypeVar
 from allocator.etcd_client import EtcdClient
 from allocator.etcd_errors import EtcdUnavailableError, LeaseNotFoundError
 from allocator.key_event import StoredKey
-from allocator.key_value import ValueT
+from allocator.key_value import KeyValue, ValueT
 from allocator.keyspace_view import KeySpaceView, Update
 from allocator.keyspace_watch import KeySpaceWatch
 from allocator.lease_keeper import LeaseKeeper, LeaseLostError, boot_clock
@@ -64,6 +64,7 @@ class Membership:
         self._keeper: LeaseKeeper | None = None
         # Of the member's key, as we wrote it last.
         self._mod_revision: int | None = None
+        self._updating = asyncio.Lock()
         self._is_leaving = False
 
     @property
@@ -86,8 +87,8 @@ class Membership:
     async def begin(self) -> None:
         """End what a former process has left, and get a lease. ``run`` has to follow at once."""
         if (previous := await self._memory.recall()) is not None:
-            await self._persist(self._revoke, previous)
-        self._keeper = await self._persist(LeaseKeeper.grant, self._etcd, self._ttl_s, self._clock)
+            await self.persist(self._revoke, previous)
+        self._keeper = await self.persist(LeaseKeeper.grant, self._etcd, self._ttl_s, self._clock)
         # Before the first key is put under it: a lease without keys is in nobody's way.
         await self._memory.remember(self._keeper.lease_id)
 
@@ -103,10 +104,10 @@ class Membership:
         absent = Compare(self.key, Target.VERSION, 0)
         transaction = Transaction((absent,), (Put(self.key, value, self.lease_id),))
         while True:
-            committed = await self._persist(self._etcd.commit, transaction)
+            committed = await self.persist(self._etcd.commit, transaction)
             if committed.succeeded:
                 return self._put_at(committed.header.revision)
-            existing = await self._persist(self._etcd.get, self.key)
+            existing = await self.persist(self._etcd.get, self.key)
             if existing is not None:
                 # The answer to an earlier attempt may have been lost.
                 if existing.lease == self.lease_id:
@@ -115,18 +116,22 @@ class Membership:
                 await asyncio.sleep(self._announce_retry_s)
 
     async def update(self, value: bytes) -> int:
-        """Put another value, such as one that says that the member is exiting; the revision of that."""
-        while True:
-            assert self._mod_revision is not None, "a member is announced before it is updated"
-            unchanged = Compare(self.key, Target.MOD, self._mod_revision)
-            transaction = Transaction((unchanged,), (Put(self.key, value, KEEP_LEASE),))
-            committed = await self._persist(self._etcd.commit, transaction)
-            if committed.succeeded:
-                return self._put_at(committed.header.revision)
-            existing = await self._persist(self._etcd.get, self.key)
-            self._put_at(self._ours(existing).mod_revision)
-            if self._ours(existing).raw == value:
-                return self._ours(existing).mod_revision
+        """Put another value, such as one that says that the member is exiting; the revision of that.
+
+        Of several at once, the one that was asked for last has the last word.
+        """
+        async with self._updating:
+            while True:
+                assert self._mod_revision is not None, "a member is announced before it is updated"
+                unchanged = Compare(self.key, Target.MOD, self._mod_revision)
+                transaction = Transaction((unchanged,), (Put(self.key, value, KEEP_LEASE),))
+                committed = await self.persist(self._etcd.commit, transaction)
+                if committed.succeeded:
+                    return self._put_at(committed.header.revision)
+                existing = self._ours(await self.persist(self._etcd.get, self.key))
+                self._put_at(existing.mod_revision)
+                if existing.raw == value:
+                    return existing.mod_revision
 
     async def drain(
         self,
@@ -144,7 +149,9 @@ class Membership:
         return True
 
     async def leave(self) -> None:
-        """Revoke the lease: the member's key and all its assignments go, in one revision."""
+        """Revoke the lease: the member's key and all its assignments go, in one revision. Once is enough."""
+        if self._is_leaving:
+            return
         self._is_leaving = True
         self._held.release()
         try:
@@ -160,11 +167,10 @@ class Membership:
         """
         if self._mod_revision is None or self._is_leaving or update.view.through < self._mod_revision:
             return
-        member = update.view.get(self.key)
-        if member is None and self.key.encode() in update.view.undecodable:
-            return
+        # Whoever spoilt its value may have taken it from us as well.
+        member = update.view.undecodable.get(self.key.encode()) or update.view.get(self.key)
         if member is None or member.lease != self.lease_id:
-            self._held.give_up("the member's key is gone from etcd")
+            self._give_up(member)
 
     def _put_at(self, revision: int) -> int:
         self._mod_revision = revision
@@ -172,9 +178,13 @@ class Membership:
 
     def _ours(self, existing: StoredKey | None) -> StoredKey:
         if existing is None or existing.lease != self.lease_id:
-            self._held.give_up("the member's key is gone from etcd")
-            raise LeaseLostError("the member's key is gone from etcd")
+            raise self._give_up(existing)
         return existing
+
+    def _give_up(self, member: StoredKey | KeyValue[ValueT] | None) -> LeaseLostError:
+        why = f"the member's key {'is gone from etcd' if member is None else 'has another lease'}"
+        self._held.give_up(why)
+        return LeaseLostError(why)
 
     async def _revoke(self, lease_id: int) -> None:
         try:
@@ -182,8 +192,9 @@ class Membership:
         except LeaseNotFoundError:
             return
 
-    async def _persist(self, attempt: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Try until etcd answers: there is nothing else that this process could do. A lost lease ends it."""
+    async def persist(self, attempt: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Try until etcd answers: there is nothing else that a process could do on its way into the cluster or out of
+        it. A lost lease ends it."""
         failures = 0
         while True:
             if self._keeper is not None and self._keeper.lost.is_set():

@@ -44,8 +44,7 @@ def problem_of(state: State[ItemT, MemberT, AssignmentT]) -> Problem:
     anywhere = tuple(range(len(state.zones)))
     allowed: dict[frozenset[str] | None, tuple[int, ...]] = {None: anywhere}
     zones, current = [], []
-    for kv, assigned in zip(state.items, state.assignments, strict=True):
-        names = kv.value.value.zones
+    for names, assigned in zip(state.allowed, state.assignments, strict=True):
         item_zones = allowed.get(names)
         if item_zones is None:
             item_zones = allowed[names] = tuple([at for at in anywhere if state.zones[at] in names]) if names else ()

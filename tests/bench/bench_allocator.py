@@ -75,7 +75,7 @@ def after_a_change(size: Size) -> Keys:
 
 def step(keys: Keys, solve: Callable[[ClusterState], Desired] = desired_assignment) -> list[Transaction]:
     state: ClusterState = State.of("/root", keys)
-    return converge(state, solve(state), each_by_itself)
+    return [batch.transaction for batch in converge(state, solve(state), each_by_itself)]
 
 
 def register(name: str, keys_of: Callable[[Size], Keys], seconds_max: float) -> None:

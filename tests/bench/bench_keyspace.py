@@ -14,12 +14,12 @@ from allocator.key_event import EtcdHeader, Listing, StoredKey, WatchEvents
 from allocator.keyspace import KeySpace
 from allocator.keyspace_watch import KeySpaceWatch
 from allocator.transaction import Put, Transaction
+from broker.cluster_keys import broker_decoder
 from protocol.codec import CompressionCodec
 from protocol.journal import FragmentPolicy, JournalSpec
 from protocol.label import LabelSet
 from tests.bench.harness import Contest, benchmark
-from tests.support.etcd_server import etcd_server
-from tests.support.gazette_keys import broker_keys
+from tests.support.etcd_server import EtcdServer, etcd_server
 
 KEYS = 100_000
 OVERHEAD_BYTES_MAX = 1024
@@ -47,18 +47,25 @@ def listing() -> Listing:
     )
 
 
+def journal_puts(replication: int) -> list[Put]:
+    specs = [
+        JournalSpec(name.removeprefix("/gazette/cluster/items/"), replication, LABELS, FRAGMENTS) for name in NAMES
+    ]
+    return [Put(name, spec.to_proto().SerializeToString()) for name, spec in zip(NAMES, specs, strict=True)]
+
+
+async def put_all(server: EtcdServer, puts: list[Put]) -> int:
+    """The revision of the last."""
+    async with EtcdClient(EtcdConnections([server.endpoint])) as etcd:
+        batches = [tuple(puts[at : at + 100]) for at in range(0, len(puts), 100)]
+        return [(await etcd.commit(Transaction((), batch))).header.revision for batch in batches][-1]
+
+
 @benchmark("keyspace: load 100,000 journals from etcd")
 def keyspace_load() -> Iterator[Contest]:
     """Decoded and judged, as a broker does."""
-    specs = [JournalSpec(name.removeprefix("/gazette/cluster/items/"), 3, LABELS, FRAGMENTS) for name in NAMES]
-    puts = [Put(name, spec.to_proto().SerializeToString()) for name, spec in zip(NAMES, specs, strict=True)]
-    decode = broker_keys("/gazette/cluster")
+    decode = broker_decoder("/gazette/cluster")
     with tempfile.TemporaryDirectory() as folder, etcd_server(Path(folder)) as server:
-
-        async def fill() -> None:
-            async with EtcdClient(EtcdConnections([server.endpoint])) as etcd:
-                for at in range(0, KEYS, 100):
-                    await etcd.commit(Transaction((), tuple(puts[at : at + 100])))
 
         async def load() -> int:
             async with EtcdClient(EtcdConnections([server.endpoint])) as etcd:
@@ -68,11 +75,55 @@ def keyspace_load() -> Iterator[Contest]:
             async with EtcdClient(EtcdConnections([server.endpoint])) as etcd:
                 return len((await etcd.list_prefix("/gazette/cluster")).keys)
 
-        asyncio.run(fill())
+        asyncio.run(put_all(server, journal_puts(3)))
         assert asyncio.run(load()) == KEYS
         yield Contest(
             lambda: asyncio.run(load()), lambda: asyncio.run(pages()), "list them only", KEYS, "keys", seconds_max=3
         )
+
+
+@benchmark("keyspace: catch up with 10,000 events on 100,000 journals")
+def keyspace_catch_up() -> Iterator[Contest]:
+    """As after a while without etcd. The loop has other things to do, such as to keep the lease: for how long it was
+    held up at most is printed."""
+    decode = broker_decoder("/gazette/cluster")
+    held_up_s: list[float] = []
+    with tempfile.TemporaryDirectory() as folder, etcd_server(Path(folder)) as server:
+        loaded_at = asyncio.run(put_all(server, journal_puts(3)))
+        latest = asyncio.run(put_all(server, journal_puts(2)[:: KEYS // 10_000]))
+
+        async def tick(worst: list[float]) -> None:
+            clock = asyncio.get_running_loop().time
+            while True:
+                begun_s = clock()
+                await asyncio.sleep(0.001)
+                worst[0] = max(worst[0], clock() - begun_s - 0.001)
+
+        async def follow() -> None:
+            async with EtcdClient(EtcdConnections([server.endpoint])) as etcd:
+                watch, worst = KeySpaceWatch(etcd, KeySpace("/gazette/cluster", decode)), [0.0]
+                await watch.load(loaded_at)
+                async with asyncio.TaskGroup() as tasks:
+                    children = [tasks.create_task(watch.run()), tasks.create_task(tick(worst))]
+                    await watch.wait_revision(latest, 60)
+                    for child in children:
+                        child.cancel()
+                held_up_s.append(worst[0])
+
+        async def load() -> None:
+            async with EtcdClient(EtcdConnections([server.endpoint])) as etcd:
+                await KeySpaceWatch(etcd, KeySpace("/gazette/cluster", decode)).load(loaded_at)
+
+        yield Contest(
+            lambda: asyncio.run(follow()),
+            lambda: asyncio.run(load()),
+            "load only",
+            KEYS,
+            "keys",
+            seconds_max=5,
+            rounds=3,
+        )
+    print(json.dumps({"keyspace catch-up, loop held up, ms": [round(seconds * 1000) for seconds in held_up_s]}))
 
 
 @benchmark("keyspace: apply one event to 100,000 keys")

@@ -35,7 +35,7 @@ JOURNAL = "acme/orders"
 NOW_NS = 1_700_000_000 * 1_000_000_000
 CLUSTER_ID = 0xC1
 
-A, B, C, D = (ProcessId("zone", suffix) for suffix in ("a", "b", "c", "d"))
+A, B, C, D = (ProcessId("zone", f"broker-{suffix}") for suffix in "abcd")
 
 POLICY = FragmentPolicy(1 << 20, CompressionCodec.NONE, ("file:///store/",), 30_000_000_000)
 SPEC = JournalSpec(JOURNAL, 3, fragment=POLICY)
@@ -377,10 +377,18 @@ class RecordingPort:
     chunks_wanted: int = 0
     proxied: list[Resolution] = field(default_factory=list)
     outcomes: list[AppendOutcome | GazetteError | None] = field(default_factory=list)
+    is_member: bool = True
+    # What a resolution is answered with at once, if not by the test.
+    resolution: Resolution | None = None
+
+    def is_certain(self) -> bool:
+        return self.is_member
 
     def resolve(self, wanted: Wanted, done: Callable[[Resolution | GazetteError], None]) -> Callable[[], None]:
         withdrawal = Withdrawal()
         self.resolves.append((wanted, done, withdrawal))
+        if self.resolution is not None:
+            done(self.resolution)
         return withdrawal
 
     def transact(self, transaction: Transaction, done: Callable[[int | GazetteError | None], None]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,29 @@ async def test_a_compaction_while_the_watch_was_cut_off(tmp_path: Path) -> None:
             assert changed == {f"{PREFIX}/{key}" for key in ("changed", "deleted", "recreated")}
             await catch_up(mirror, server, "end")
             assert metric("gazette_keyspace_reloads_total") == reloads + 1
+
+
+async def test_a_revision_that_is_gone_is_loaded_afresh(tmp_path: Path) -> None:
+    """That of the announcement, if etcd compacts just then. What goes out in headers is still one of the prefix."""
+    with etcd_server(tmp_path) as server:
+        announced = server.put(f"{PREFIX}/member", "1")
+        latest = server.put(f"{PREFIX}/a", "2")
+        server.delete(f"{PREFIX}/member")
+        server.put("/elsewhere", "1")
+        server.compact()
+        async with (
+            client_of(server.endpoint) as client,
+            mirror_of(client, PREFIX, TIMING, load_at=announced) as mirror,
+        ):
+            view = mirror.watch.view
+            assert [(kv.key, kv.value) for kv in view.key_values] == [(f"{PREFIX}/a", "2")]
+            assert (view.revision, view.through) == (latest, server.revision())
+            await catch_up(mirror, server, "end")
+        server.compact()
+        async with client_of(server.endpoint) as client:
+            watch = KeySpaceWatch(client, KeySpace("/none", text), timing=TIMING)
+            view = await watch.load(announced)
+            assert (view.revision, view.through) == (announced, server.revision())
 
 
 async def test_progress_saves_a_quiet_watch_from_a_compaction(tmp_path: Path) -> None:
@@ -215,6 +239,27 @@ async def test_answers_that_come_twice_count_once(shared_etcd: EtcdServer) -> No
                     shared_etcd.delete(f"{PREFIX}/{at % 3}")
             await catch_up(mirror, shared_etcd, "end")
             assert len(mirror.updates) <= 1 + 15 + 1
+
+
+async def test_answers_from_the_past_are_asked_for_again(tmp_path: Path) -> None:
+    """An etcd before 3.5.28 may give some after it was paused. Nothing was wiped, so nothing ends."""
+    with etcd_server(tmp_path) as server:
+        server.put(f"{PREFIX}/a", "1")
+        timing = replace(TIMING, confirm_s=0.3)
+        async with proxied(server) as (proxy, client), mirror_of(client, PREFIX, timing) as mirror:
+            await catch_up(mirror, server, "begin")
+            reloads = metric("gazette_keyspace_reloads_total")
+            # Both when it looks whether this is the etcd that it was, and when it lists everything.
+            proxy.answer_from_the_past(2)
+            proxy.end_streams_in_silence()
+            await wait_for(lambda: 1 in proxy.repeats.values())
+            server.put(f"{PREFIX}/a", "2")
+            server.put(f"{PREFIX}/a", "3")
+            server.compact()
+            await wait_for(lambda: not any(proxy.repeats.values()))
+            await wait_for(lambda: metric("gazette_keyspace_reloads_total") > reloads)
+            mirror.check(server)
+            await catch_up(mirror, server, "end")
 
 
 # Three nodes.

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
 from allocator.etcd_client import EtcdClient
 from allocator.keyspace import KeySpace
+from allocator.keyspace_view import Update
 from allocator.keyspace_watch import KeySpaceWatch, WatchTiming
 from allocator.transaction import Delete, Put, Transaction
 from tests.support.etcd_server import EtcdServer
@@ -68,6 +70,30 @@ async def test_observers_are_told_in_turn_and_before_waiters(etcd: EtcdClient, p
         done = await etcd.put(f"{prefix}/a", b"1")
         await mirror.watch.wait_revision(done.revision, PATIENCE_S)
         assert told == ["first True", "second True"]
+
+
+async def test_an_observer_that_fails_is_logged_and_keeps_nothing_from_others(
+    etcd: EtcdClient, shared_etcd: EtcdServer, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    failed = metric("gazette_keyspace_observer_failures_total")
+    async with mirror_of(etcd, prefix, AT_ONCE) as mirror:
+        told: list[str] = []
+
+        def fail(update: Update[str]) -> None:
+            told.append("first")
+            raise ZeroDivisionError("by chance")
+
+        mirror.watch.observe(fail)
+        mirror.watch.observe(lambda update: told.append("second"))
+        for at in range(2):
+            done = await etcd.put(f"{prefix}/a", str(at).encode())
+            await mirror.watch.wait_revision(done.revision, PATIENCE_S)
+        assert told == ["first", "second"] * 2
+        mirror.check(shared_etcd)
+    assert metric("gazette_keyspace_observer_failures_total") == failed + 2
+    logged = [record for record in caplog.records if "observer" in record.message]
+    assert len(logged) == 2
+    assert all(record.exc_info and record.exc_info[0] is ZeroDivisionError for record in logged)
 
 
 async def test_a_wait_ends_when_the_caller_has_waited_long_enough(etcd: EtcdClient, prefix: str) -> None:
@@ -192,6 +218,33 @@ async def test_after_a_reload_waiting_for_a_change_is_not_waiting_for_a_revision
     assert await watch.wait_revision(elsewhere.revision, 0.01) is watch.view
     with pytest.raises(TimeoutError):
         await watch.wait_change(watch.view, 0.01)
+
+
+async def test_many_events_at_once_do_not_keep_the_loop_busy(etcd: EtcdClient, prefix: str) -> None:
+    """They are decoded elsewhere. A few are not worth it."""
+    on_loop: dict[str, bool] = {}
+
+    def decode(key: str, raw: bytes) -> str:
+        on_loop[key] = threading.current_thread() is threading.main_thread()
+        return raw.decode()
+
+    begun = (await etcd.header(prefix)).revision
+    last = None
+    for at in range(0, 1000, 100):
+        puts = tuple(Put(f"{prefix}/{at + each:04}", b"x") for each in range(100))
+        last = await etcd.commit(Transaction((), puts))
+    assert last is not None
+    watch = KeySpaceWatch(etcd, KeySpace(prefix, decode), timing=AT_ONCE)
+    await watch.load(begun)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(watch.run())
+        view = await watch.wait_revision(last.header.revision, PATIENCE_S)
+        few = await etcd.put(f"{prefix}/few", b"x")
+        await watch.wait_revision(few.revision, PATIENCE_S)
+        running.cancel()
+    assert len(view.key_values) == 1000
+    assert on_loop.pop(f"{prefix}/few")
+    assert not any(on_loop.values())
 
 
 async def test_ten_thousand_keys_are_loaded_without_holding_up_the_loop(etcd: EtcdClient, prefix: str) -> None:

@@ -181,8 +181,30 @@ async def test_an_update_wins_over_a_change_by_somebody_else(etcd: EtcdClient, p
         await membership.leave()
 
 
-async def lost_by(membership: Membership) -> LeaseLostError:
+async def test_of_two_updates_at_once_the_later_has_the_last_word(shared_etcd: EtcdServer, prefix: str) -> None:
+    """The earlier does not know yet that it happened, and will try again. Were it the last, an exit would be undone."""
+    async with (
+        etcd_proxy(shared_etcd.endpoint) as proxy,
+        EtcdClient(EtcdConnections([proxy.endpoint]), timeout_s=3) as etcd,
+    ):
+        membership = member_of(etcd, prefix)
+        async with kept(membership):
+            await membership.announce(b"spec")
+            proxy.lost_answers.add("/etcdserverpb.KV/Txn")
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(membership.update(b"earlier"))
+                await wait_for(lambda: not proxy.lost_answers)
+                tasks.create_task(membership.update(b"exiting"))
+            stored = await etcd.get(membership.key)
+            assert stored is not None
+            assert (stored.raw, stored.version) == (b"exiting", 3)
+            await membership.leave()
+
+
+async def lost_by(membership: Membership, running: asyncio.Event | None = None) -> LeaseLostError:
     """How ``run`` ends."""
+    if running is not None:
+        asyncio.get_running_loop().call_soon(running.set)
     with pytest.raises(LeaseLostError) as caught:
         async with asyncio.timeout(PATIENCE_S):
             await membership.run()
@@ -220,6 +242,23 @@ async def test_a_member_whose_key_is_gone_stops_at_once_whatever_its_lease_says(
         await etcd.delete(membership.key)
         assert "key is gone" in str(await losing)
     await etcd.revoke_lease(membership.lease_id)
+
+
+@pytest.mark.parametrize("value", [b"another", b"bad"], ids=["decodable", "spoilt"])
+@pytest.mark.parametrize("before", [b"spec", b"bad"], ids=["decodable before", "spoilt before"])
+async def test_a_member_whose_key_has_another_lease_is_none_whatever_it_says(
+    etcd: EtcdClient, prefix: str, before: bytes, value: bytes
+) -> None:
+    membership = member_of(etcd, prefix, ttl_s=60)
+    await membership.begin()
+    revision = await membership.announce(before)
+    async with mirror_of(etcd, prefix, AT_ONCE, load_at=revision) as mirror, asyncio.TaskGroup() as tasks:
+        mirror.watch.observe(membership.observe)
+        losing = tasks.create_task(lost_by(membership))
+        await etcd.put(membership.key, value)
+        assert "another lease" in str(await losing)
+    await etcd.revoke_lease(membership.lease_id)
+    await etcd.delete(membership.key)
 
 
 async def test_a_member_whose_key_was_spoilt_is_still_one(etcd: EtcdClient, prefix: str) -> None:
@@ -284,6 +323,36 @@ async def test_a_slow_answer_does_not_make_the_lease_longer(shared_etcd: EtcdSer
             assert not membership.is_certain()
             passed_s = 26.0
             await membership.leave()
+
+
+@pytest.mark.parametrize("asleep", ["between two keep-alives", "while one is under way"])
+async def test_a_machine_that_slept_through_its_lease_finds_out_as_it_wakes(
+    shared_etcd: EtcdServer, prefix: str, asleep: str
+) -> None:
+    """The clock of the loop, by which everything waits, stood still with the machine."""
+    begun_s, slept_s = boot_clock(), 0.0
+    async with (
+        etcd_proxy(shared_etcd.endpoint) as proxy,
+        EtcdClient(EtcdConnections([proxy.endpoint])) as etcd,
+    ):
+        key = f"{prefix}/members/zone-a#member-1"
+        # Its keep-alives are due after 200 s, and given up after 100 s.
+        membership = Membership(etcd, key, Remembered(), ttl_s=600, clock=lambda: begun_s + slept_s)
+        await membership.begin()
+        async with asyncio.TaskGroup() as tasks:
+            if asleep == "while one is under way":
+                proxy.flowing.clear()
+                streams, slept_s = proxy.streams, 201.0
+                losing = tasks.create_task(lost_by(membership))
+                await wait_for(lambda: proxy.streams > streams)
+            else:
+                running = asyncio.Event()
+                losing = tasks.create_task(lost_by(membership, running))
+                await running.wait()
+            slept_s = 3600.0
+            assert "answered" in str(await losing)
+        proxy.flowing.set()
+        await etcd.revoke_lease(membership.lease_id)
 
 
 async def test_certainty_ends_before_etcd_gives_the_place_to_another(tmp_path: Path) -> None:

@@ -108,15 +108,21 @@ def decode(root: str, key: str) -> Entity[bytes, bytes, bytes]:
     return decoder(root, lambda _id, raw: raw, lambda _zone, _suffix, raw: raw, lambda raw: raw)(key, b"raw")
 
 
-@pytest.mark.parametrize("slot", ["+1", "-1", "007", "0"])
+@pytest.mark.parametrize("slot", ["+1", "-1", "007", "0", "-0", "0" * 30 + "7", str(2**63 - 1), str(-(2**63))])
 def test_a_slot_is_a_number_however_it_is_written(slot: str) -> None:
     decoded = decode("/root", f"/root/assign/item#zone#suffix#{slot}")
     assert decoded == Assignment("item", "zone#suffix", int(slot), b"raw")
 
 
-@pytest.mark.parametrize("slot", [" 1", "1 ", "1.0", "0x1", "--1", "\u0661", "\u00b2", "1" * 5000])
+@pytest.mark.parametrize("slot", [" 1", "1 ", "1.0", "0x1", "--1", "\u0661", "\u00b2", "1" * 5000, "+", ""])
 def test_a_slot_that_only_python_would_read_is_refused(slot: str) -> None:
     with pytest.raises(InvalidKeyError):
+        decode("/root", f"/root/assign/item#zone#suffix#{slot}")
+
+
+@pytest.mark.parametrize("slot", [2**63, -(2**63) - 1, 10**19 - 1, 10**30])
+def test_a_slot_of_more_than_64_bits_is_refused_as_by_gazette(slot: int) -> None:
+    with pytest.raises(InvalidKeyError, match=r"64 bits|whole number"):
         decode("/root", f"/root/assign/item#zone#suffix#{slot}")
 
 

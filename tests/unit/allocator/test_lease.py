@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -139,8 +140,18 @@ async def test_a_lease_file_remembers_until_told_to_forget(tmp_path: Path) -> No
     await LeaseFile(path).remember(None)
 
 
-async def test_a_lease_file_that_lost_its_content_is_no_obstacle(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0\0\0\0", b"12a", b"\xff", b"1_000", b"+5", b"0", b"-5", b"9223372036854775808", b"9" * 5000, b"\xd9\xa1"],
+    ids=lambda content: repr(content[:20]),
+)
+async def test_a_lease_file_that_cannot_be_understood_is_no_obstacle(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
+) -> None:
     path = tmp_path / "lease"
-    for content in (b"", b"\0\0\0\0", b"12a", b"\xff"):
-        path.write_bytes(content)
-        assert await LeaseFile(path).recall() is None
+    path.write_bytes(content)
+    assert await LeaseFile(path).recall() is None
+    (record,) = caplog.records
+    assert "lease file" in record.message
+    await LeaseFile(path).remember(9223372036854775807)
+    assert await LeaseFile(path).recall() == 9223372036854775807

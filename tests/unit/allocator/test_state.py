@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 import pytest
 
+from allocator.key_event import StoredKey
 from allocator.key_value import KeyValue
 from allocator.keys import Assignment, Entity, Item
 from allocator.state import State, leader_of, members_of
-from allocator.transaction import Put
-from tests.support.allocation import Cluster, ClusterState, ItemSpec, MemberSpec, golden_cluster
+from allocator.transaction import KEEP_LEASE, Put
+from tests.support.allocation import GARBAGE, Cluster, ClusterState, ItemSpec, MemberSpec, golden_cluster
 from tests.support.golden import Case, case_id, cases
 
 
@@ -143,6 +146,90 @@ def test_keys_beside_the_cluster_are_passed_over() -> None:
     strangers = ["/root", "/root/assign", "/root/assign0", "/root/items", "/root2/assign/i0#a#m0#0", "/roo/items/x"]
     mixed = sorted([*keys, *map(foreign, strangers)], key=lambda kv: kv.key)
     assert State.of("/root", mixed) == State.of("/root", keys)
+
+
+class TestValuesThatCannotBeRead:
+    @pytest.fixture
+    def cluster(self) -> Cluster:
+        cluster = cluster_of(5, 5, replication=(1, 1))
+        cluster.assign("i0", "a#m0:0")
+        return cluster
+
+    @pytest.mark.parametrize("key", ["/root/items/i0", "/root/members/a#m0", "/root/assign/i0#a#m0#0"])
+    def test_leave_the_ones_before_at_the_revision_that_etcd_has(self, cluster: Cluster, key: str) -> None:
+        before, known = cluster.state, cluster.keys[key]
+        cluster.keys.put(Put(key, GARBAGE, KEEP_LEASE))
+        after = cluster.state
+        assert after.network_hash == before.network_hash
+        assert (after.totals, after.dead) == (before.totals, [])
+        assert by_key(after)[key] == known._replace(mod_revision=cluster.keys.revision)
+        assert cluster.keys[key] == known, "what was given is not altered"
+
+    def test_make_members_strangers_if_there_is_none_before(self, cluster: Cluster) -> None:
+        cluster.keys.put(Put("/root/members/b#odd", GARBAGE))
+        revision = cluster.keys.revision
+        cluster.keys.put(Put("/root/assign/i1#b#odd#0", b""), Put("/root/assign/i1#b#none#1", b""))
+        state = cluster.state
+        assert [kv.value.member for kv in state.strangers] == ["b#none", "b#odd"]
+        assert state.unreadable_members == {"b#odd": revision}
+        assert state.zones == ["a"]
+        assert leader_id(state) == "a#m0"
+
+    def test_make_a_stranger_of_a_member_whose_lease_is_lost_with_it(self, cluster: Cluster) -> None:
+        """It has given up when it saw that, and nothing can be put under the lease it had."""
+        cluster.keys.put(Put("/root/members/a#m0", GARBAGE))
+        state = cluster.state
+        assert [kv.value.id for kv in state.members] == ["a#m1"]
+        assert leader_id(state) == "a#m1"
+        assert state.unreadable_members.keys() == {"a#m0"}
+        assert members_of("/root", cluster.keys.key_values, cluster.keys.undecodable) == state.members
+
+    def test_do_not_make_an_item_dead(self, cluster: Cluster) -> None:
+        cluster.keys.put(Put("/root/items/odd", GARBAGE))
+        cluster.assign("odd", "a#m0:0")
+        cluster.assign("gone", "a#m0:0")
+        state = cluster.state
+        assert [kv.value.id for kv in state.items] == ["i0", "i1"]
+        assert [kv.value.item for group in state.dead for kv in group] == ["gone"]
+
+    def test_beside_the_cluster_are_passed_over(self, cluster: Cluster) -> None:
+        keys = [b"/root2/items/i0", b"/root/items", b"/root/items/\xff", b"/elsewhere", b"/root/assign/x"]
+        undecodable = {key: StoredKey(key, b"", 1, 99, 1, 0) for key in keys}
+        assert State.of("/root", cluster.keys.key_values, undecodable) == cluster.state
+
+
+def by_key(state: ClusterState) -> dict[str, KeyValue[Any]]:
+    key_values: list[KeyValue[Any]] = [*state.items, *state.members, *chain.from_iterable(state.assignments)]
+    return {kv.key: kv for kv in key_values}
+
+
+def test_an_item_that_does_not_say_what_it_wants_is_left_alone() -> None:
+    class Bundle:
+        def __init__(self, fails: bool) -> None:
+            self.desired_replication = 2
+            self._fails = fails
+
+        @property
+        def zones(self) -> frozenset[str] | None:
+            if self._fails:
+                raise LookupError("no such label")
+            return None
+
+    def kv(key: str, entity: Entity[Bundle, MemberSpec, bytes]) -> KeyValue[Entity[Bundle, MemberSpec, bytes]]:
+        return KeyValue(f"/root/{key}", entity, b"", 1, 1, 1, 0)
+
+    state = State.of(
+        "/root",
+        [
+            kv("assign/bad#a#m0#0", Assignment("bad", "a#m0", 0, b"")),
+            kv("items/bad", Item("bad", Bundle(fails=True))),
+            kv("items/good", Item("good", Bundle(fails=False))),
+        ],
+    )
+    assert [each.value.id for each in state.items] == ["good"]
+    assert (state.replication, state.allowed, state.item_slots) == ([2], [None], 2)
+    assert state.dead == []
+    assert state.unusable == {"bad": "LookupError: no such label"}
 
 
 class TestNetworkHash:

@@ -1,0 +1,153 @@
+"""Appends through brokers that are processes of their own, against a bare grpc.aio server that discards everything."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from protocol.gen import journal_pb2 as pb
+from tests.bench.harness import Contest, benchmark
+from tests.support.broker_cluster import BrokerCluster, broker_cluster, journal_spec
+from tests.support.etcd_server import etcd_server
+
+JOURNAL = "bench/journal"
+_MIB = bytes(range(256)) * 4096
+_SMALL = b"x" * 100
+
+_RAW_SERVER = """
+import asyncio, grpc
+async def append(requests, context):
+    async for _ in requests:
+        pass
+    return b""
+async def main():
+    server = grpc.aio.server(options=(("grpc.max_receive_message_length", 4 << 20),))
+    handler = grpc.stream_unary_rpc_method_handler(append)
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("protocol.Journal", {"Append": handler})])
+    print(server.add_insecure_port("127.0.0.1:0"), flush=True)
+    await server.start()
+    await server.wait_for_termination()
+asyncio.run(main())
+"""
+
+Append = Callable[[bytes], Coroutine[Any, Any, bytes]]
+
+
+def _append_through(channel: grpc.aio.Channel) -> Append:
+    """With messages that are serialised already, so that the client costs as little as it can."""
+    call: grpc.aio.StreamUnaryMultiCallable[bytes, bytes] = channel.stream_unary("/protocol.Journal/Append")
+    opening = pb.AppendRequest(journal=JOURNAL).SerializeToString()
+
+    async def append(content: bytes) -> bytes:
+        return await call(iter((opening, content, b"")), timeout=60)
+
+    return append
+
+
+@contextmanager
+def _raw(runner: asyncio.Runner) -> Iterator[Append]:
+    process = subprocess.Popen([sys.executable, "-c", _RAW_SERVER], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        address = f"127.0.0.1:{process.stdout.readline().strip()}"
+
+        async def connect() -> grpc.aio.Channel:
+            return grpc.aio.insecure_channel(address)
+
+        channel = runner.run(connect())
+        yield _append_through(channel)
+        runner.run(channel.close())
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def _brokers(runner: asyncio.Runner, replication: int) -> Iterator[Append]:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        (folder / "etcd").mkdir()
+        etcd = stack.enter_context(etcd_server(folder / "etcd"))
+        names = [f"broker-{at}" for at in range(replication)]
+        opened = broker_cluster(folder, etcd.endpoint, "/bench", *names)
+        cluster = runner.run(opened.__aenter__())
+        stack.callback(lambda: runner.run(opened.__aexit__(None, None, None)))
+        primary = runner.run(_created(cluster, replication))
+
+        async def connect() -> grpc.aio.Channel:
+            return grpc.aio.insecure_channel(cluster.brokers[primary].address)
+
+        channel = runner.run(connect())
+        yield _append_through(channel)
+        runner.run(channel.close())
+
+
+async def _created(cluster: BrokerCluster, replication: int) -> str:
+    # Nothing is uploaded meanwhile: that is measured elsewhere.
+    await cluster.apply(journal_spec(JOURNAL, replication, length=1 << 30))
+    await cluster.append("broker-0", JOURNAL, b"first")
+    primary, _ = await cluster.route(JOURNAL)
+    assert primary is not None
+    return primary
+
+
+async def _one_by_one(append: Append, content: bytes, count: int) -> None:
+    for _ in range(count):
+        await append(content)
+
+
+async def _at_once(append: Append, content: bytes, count: int, streams: int) -> None:
+    await asyncio.gather(*(_one_by_one(append, content, count // streams) for _ in range(streams)))
+
+
+def _contest(replication: int, content: bytes, count: int, streams: int, **goal: Any) -> Iterator[Contest]:
+    message = pb.AppendRequest(content=content).SerializeToString()
+    with asyncio.Runner() as runner, _raw(runner) as raw, _brokers(runner, replication) as ours:
+        big = len(content) >= 1 << 20
+        yield Contest(
+            ours=lambda: runner.run(_at_once(ours, message, count, streams)),
+            peer=lambda: runner.run(_at_once(raw, message, count, streams)),
+            peer_name="bare grpc.aio server",
+            work=count * len(content) / (1 << 20) if big else count,
+            unit="MiB" if big else "appends",
+            rounds=5,
+            **goal,
+        )
+
+
+@benchmark("append 1 MiB, R=1")
+def append_large() -> Iterator[Contest]:
+    yield from _contest(1, _MIB, 64, 1, ratio_min=0.7)
+
+
+@benchmark("append 1 MiB, R=1, 4 at once")
+def append_large_at_once() -> Iterator[Contest]:
+    yield from _contest(1, _MIB, 64, 4)
+
+
+@benchmark("append 1 MiB, R=3")
+def append_large_replicated() -> Iterator[Contest]:
+    yield from _contest(3, _MIB, 32, 1)
+
+
+@benchmark("append 100 B, R=1")
+def append_small() -> Iterator[Contest]:
+    yield from _contest(1, _SMALL, 300, 1)
+
+
+@benchmark("append 100 B, R=1, 32 at once")
+def append_small_at_once() -> Iterator[Contest]:
+    yield from _contest(1, _SMALL, 640, 32)
+
+
+@benchmark("append 100 B, R=3, 32 at once")
+def append_small_replicated() -> Iterator[Contest]:
+    yield from _contest(3, _SMALL, 640, 32)

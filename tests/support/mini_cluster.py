@@ -1,0 +1,419 @@
+"""MiniCluster: brokers in one process that run the shipped cores, over messages that are delivered one by one.
+
+Whatever is under way is an *action*: a message or an answer on its way, a client's next chunk, a broker that has yet to
+see what is in etcd, a transaction, a step of a spool. Nothing happens by itself: a test takes the next action, or one
+of its choice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from allocator.key_event import EtcdHeader
+from allocator.keys import assignment_key, item_key, member_key
+from allocator.keyspace_view import KeySpaceView, Update, changes_between
+from allocator.transaction import Put, Transaction
+from broker.append_event import AppendOpening, AppendOutcome, Chunk, End, Failed, Intent, Ready
+from broker.append_run import AppendRun
+from broker.cluster_keys import BrokerEntity, broker_decoder
+from broker.pipeline import PeerStream, Pipeline
+from broker.replica import Replica
+from broker.replication import Replication
+from broker.replication_message import Answer, Message, Propose
+from broker.resolution import Resolution, Wanted
+from broker.resolver import Resolver
+from fragment.index import Index
+from protocol.errors import GazetteError, Status, UnavailableError
+from protocol.fragment import Fragment
+from protocol.journal import JournalSpec
+from protocol.route import ProcessId
+from tests.support.broker_cores import CLUSTER_ID, JOURNAL, NOW_NS, ROOT, SPEC, MemorySpool, member_of
+from tests.support.memory_keys import MemoryKeys
+
+Action = tuple[str, Callable[[], None]]
+ClientEvent = Chunk | Intent | End | Failed
+
+STEPS_MAX = 100_000
+
+
+class ClusterKeys:
+    """The keys of a cluster, and views of them as brokers have them."""
+
+    def __init__(self) -> None:
+        self.keys: MemoryKeys[BrokerEntity] = MemoryKeys(broker_decoder(ROOT))
+
+    def view(self) -> KeySpaceView[BrokerEntity]:
+        revision = self.keys.revision
+        return KeySpaceView(EtcdHeader(CLUSTER_ID, 0x3E, revision, 2), self.keys.key_values, {}, revision)
+
+    def update_from(self, before: KeySpaceView[BrokerEntity]) -> Update[BrokerEntity]:
+        view = self.view()
+        return Update(view, changes_between(before.key_values, view.key_values), ())
+
+    def add_member(self, member: ProcessId, *, is_kin: bool = True) -> None:
+        self.keys.put(Put(member_key(ROOT, *member), member_of(member, is_kin=is_kin).encoded(), 70))
+
+    def apply(self, spec: JournalSpec) -> None:
+        self.keys.put(Put(item_key(ROOT, spec.name), spec.to_proto().SerializeToString()))
+
+    def assign(self, *slots: tuple[ProcessId, int], journal: str = JOURNAL) -> None:
+        """Have these assignments and no others, at one revision. Those that stay keep what they advertise."""
+        wanted = {assignment_key(ROOT, journal, member.zone, member.suffix, slot) for member, slot in slots}
+        prefix = f"{ROOT}/assign/{journal}#"
+        known = {kv.key for kv in self.keys.key_values if kv.key.startswith(prefix)}
+        if known - wanted:
+            self.keys.delete(known - wanted)
+            self.keys.revision -= 1 if wanted - known else 0
+        if wanted - known:
+            self.keys.put(*(Put(key, b"", 70) for key in sorted(wanted - known)))
+
+    def remove(self, *keys: str) -> None:
+        self.keys.delete(keys)
+
+
+class Wire:
+    """A Replicate stream between two brokers: what is sent is delivered in order, in both directions."""
+
+    def __init__(self, cluster: MiniCluster, pipeline: Pipeline, to: MiniBroker) -> None:
+        self.cluster = cluster
+        self.pipeline = pipeline
+        self.to = to
+        self.requests: deque[Message | None] = deque()
+        self.answers: deque[Answer | None] = deque()
+        self.is_broken = False
+        self.opened_with: Propose | None = None
+        self.messages: list[Message] = []
+        self._error: GazetteError | None = None
+        self._is_half_closed = False
+        self._replication = Replication(self)
+
+    # A PeerStream, for the primary.
+
+    def send(self, message: Message) -> None:
+        assert not self._is_half_closed
+        if not self.is_broken:
+            self.requests.append(message)
+
+    def half_close(self) -> None:
+        assert not self._is_half_closed
+        self._is_half_closed = True
+        if not self.is_broken:
+            self.requests.append(None)
+
+    # A ReplicationPort, for the peer.
+
+    def resolve(self, wanted: Wanted, done: Callable[[Resolution | GazetteError], None]) -> Callable[[], None]:
+        return self.to.resolver.resolve(wanted, done).withdraw
+
+    def answer(self, answer: Answer) -> None:
+        self.answers.append(answer)
+
+    def end(self, error: GazetteError | None) -> None:
+        self._error = error
+        self.answers.append(None)
+
+    def now_ns(self) -> int:
+        return self.cluster.now_ns
+
+    # What is under way.
+
+    def actions(self) -> list[Action]:
+        found: list[Action] = []
+        if self.is_broken:
+            return found
+        is_first = self.opened_with is None
+        if self.requests and (is_first or self._replication.is_serving or self._replication.is_over):
+            found.append((f"request to {self.to.id.suffix}", self.deliver_request))
+        elif self.requests and self.requests[0] is None:
+            found.append((f"half-close to {self.to.id.suffix}", self.deliver_request))
+        if self.answers:
+            found.append((f"answer of {self.to.id.suffix}", self.deliver_answer))
+        return found
+
+    def deliver_request(self) -> None:
+        message = self.requests.popleft()
+        if message is None:
+            self._replication.finish()
+            return
+        self.messages.append(message)
+        if self.opened_with is None:
+            assert isinstance(message, Propose)
+            self.opened_with = message
+            self._replication.open(message)
+        else:
+            self._replication.message(message)
+
+    def deliver_answer(self) -> None:
+        answer = self.answers.popleft()
+        if answer is not None:
+            self.pipeline.answered(self.to.id, answer)
+        elif self._error is None:
+            self.pipeline.ended(self.to.id)
+        else:
+            self.pipeline.failed(self.to.id, UnavailableError(f"it ended the stream: {self._error}"))
+
+    def break_off(self) -> None:
+        """Both sides see that the stream is gone. What was on its way is lost."""
+        if not self.is_broken:
+            self.is_broken = True
+            self.requests.clear()
+            self.answers.clear()
+            self._replication.close()
+            self.pipeline.failed(self.to.id, UnavailableError("connection reset"))
+
+
+class MiniBroker:
+    def __init__(self, cluster: MiniCluster, own_id: ProcessId) -> None:
+        self.cluster = cluster
+        self.id = own_id
+        # Every spool that this broker ever had, with its replica: what is given up is still the persister's.
+        self.spools: list[MemorySpool] = []
+        self.all_replicas: list[Replica[bytearray]] = []
+        self.is_ready = True
+        self.resolver: Resolver[bytearray] = Resolver(ROOT, own_id, cluster.etcd.view(), self._started)
+
+    def _started(self, journal: str, create_revision: int) -> Replica[bytearray]:
+        replica: Replica[bytearray] = Replica(journal, create_revision, Index())
+        held = MemorySpool(journal, replica.spool_released, replica.index, deferred=self.cluster.has_slow_disks)
+        replica.start(held)
+        self.spools.append(held)
+        self.all_replicas.append(replica)
+        return replica
+
+    @property
+    def replica(self) -> Replica[bytearray]:
+        return self.resolver.replicas[JOURNAL]
+
+    @property
+    def spool(self) -> MemorySpool:
+        return next(held for held in reversed(self.spools) if held.index is self.replica.index)
+
+    @property
+    def is_behind(self) -> bool:
+        return self.resolver.view.revision < self.cluster.etcd.keys.revision
+
+    def observe(self) -> None:
+        self.resolver.observe(self.cluster.etcd.update_from(self.resolver.view))
+
+    def reads(self, begin: int, end: int) -> bytes | None:
+        """What it has committed of that range, be it given up by now."""
+        found = (held.reads(begin, end) for held in reversed(self.spools))
+        return next((content for content in found if content is not None), None)
+
+    def actions(self) -> list[Action]:
+        found: list[Action] = [(f"{self.id.suffix} sees etcd", self.observe)] if self.is_behind else []
+        found += [(f"disk of {self.id.suffix}", held.work) for held in self.spools if held.has_work]
+        return found
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """One append, as its client and its port: it sends `script` and remembers what it was told."""
+
+    cluster: MiniCluster
+    broker: MiniBroker
+    opening: AppendOpening
+    script: deque[ClientEvent]
+    run: AppendRun = field(init=False)
+    wants_chunk: bool = False
+    proxied: Resolution | None = None
+    outcomes: list[AppendOutcome | GazetteError | None] = field(default_factory=list)
+    sent: bytes = b""
+    has_intent: bool = False
+    is_cancelled: bool = False
+    # In the order in which appends begin and end.
+    begun_at: int = 0
+    ended_at: int = 0
+    pipelines: list[Pipeline] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.run = AppendRun(self.opening, self)
+        self.begun_at = self.cluster.tick()
+
+    def resolve(self, wanted: Wanted, done: Callable[[Resolution | GazetteError], None]) -> Callable[[], None]:
+        return self.broker.resolver.resolve(wanted, done).withdraw
+
+    def transact(self, transaction: Transaction, done: Callable[[int | GazetteError | None], None]) -> None:
+        keys = self.cluster.etcd.keys
+        self.cluster.under_way.append(("transaction", lambda: done(keys.revision if keys.apply(transaction) else None)))
+
+    def await_ready(self, replica: Replica[object], done: Callable[[Ready | GazetteError], None]) -> Callable[[], None]:
+        is_waiting = True
+
+        def serve() -> None:
+            if is_waiting:
+                done(Ready(replica.index.summary()))
+
+        def withdraw() -> None:
+            nonlocal is_waiting
+            is_waiting = False
+
+        if self.broker.is_ready:
+            serve()
+        else:
+            self.cluster.unready.append((self.broker, serve))
+        return withdraw
+
+    def open_streams(self, replica: Replica[object], pipeline: Pipeline) -> Mapping[ProcessId, PeerStream]:
+        self.pipelines.append(pipeline)
+        streams: dict[ProcessId, PeerStream] = {}
+        for peer in pipeline.peers:
+            wire = Wire(self.cluster, pipeline, self.cluster.brokers[peer])
+            self.cluster.wires.append(wire)
+            streams[peer] = wire
+        return streams
+
+    def next_chunk(self) -> None:
+        self.wants_chunk = True
+        self.cluster.hungry.append(self)
+
+    def proxy(self, resolution: Resolution) -> None:
+        self.proxied = resolution
+
+    def finish(self, outcome: AppendOutcome | GazetteError | None) -> None:
+        assert not self.outcomes, "an append ends once"
+        self.outcomes.append(outcome)
+        self.ended_at = self.cluster.tick()
+        self.cluster.finished(self)
+
+    def is_certain(self) -> bool:
+        return True
+
+    def now_ns(self) -> int:
+        return self.cluster.now_ns
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self.outcomes) or self.proxied is not None
+
+    @property
+    def outcome(self) -> AppendOutcome | GazetteError | None:
+        assert self.outcomes, self.run.fsm.state
+        return self.outcomes[0]
+
+    @property
+    def status(self) -> Status:
+        assert isinstance(self.outcome, AppendOutcome), self.outcome
+        return self.outcome.status
+
+    @property
+    def commit(self) -> Fragment:
+        assert isinstance(self.outcome, AppendOutcome), self.outcome
+        assert self.outcome.commit is not None, self.outcome
+        return self.outcome.commit
+
+    @property
+    def incarnation(self) -> int:
+        """The revision at which the journal was created that it appended to."""
+        resolution = self.run.fsm.resolution
+        return 0 if resolution is None or resolution.item is None else resolution.item.create_revision
+
+    @property
+    def can_feed(self) -> bool:
+        return self.wants_chunk and bool(self.script) and not self.is_over and not self.is_cancelled
+
+    def feed(self) -> None:
+        self.wants_chunk = False
+        event = self.script.popleft()
+        if isinstance(event, Chunk):
+            self.sent += bytes(event.data)
+        elif isinstance(event, Intent):
+            self.has_intent = True
+        self.run.feed(event)
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self.run.cancel()
+
+
+class MiniCluster:
+    def __init__(self, *members: ProcessId, spec: JournalSpec = SPEC, has_slow_disks: bool = False) -> None:
+        self.now_ns = NOW_NS
+        self.has_slow_disks = has_slow_disks
+        self.etcd = ClusterKeys()
+        self.wires: list[Wire] = []
+        self.clients: list[Client] = []
+        # Those that were asked for their next chunk.
+        self.hungry: list[Client] = []
+        self.under_way: list[Action] = []
+        self.unready: list[tuple[MiniBroker, Callable[[], None]]] = []
+        self.ended: list[Client] = []
+        self._ticks = 0
+        for member in members:
+            self.etcd.add_member(member)
+        self.etcd.apply(spec)
+        self.etcd.assign(*((member, slot) for slot, member in enumerate(members[: spec.replication])))
+        self.brokers = {member: MiniBroker(self, member) for member in members}
+
+    def tick(self) -> int:
+        self._ticks += 1
+        return self._ticks
+
+    def append(
+        self, broker: ProcessId, *chunks: bytes, opening: AppendOpening | None = None, ends: str = "commit"
+    ) -> Client:
+        """Begin an append. `ends` is `commit`, `drop` (without the client's word), or `open` (no end yet)."""
+        script: deque[ClientEvent] = deque(Chunk(chunk) for chunk in chunks)
+        if ends == "commit":
+            script += [Intent(), End()]
+        elif ends == "drop":
+            script.append(End())
+        client = Client(self, self.brokers[broker], opening or AppendOpening(JOURNAL), script)
+        self.clients.append(client)
+        client.run.start()
+        return client
+
+    def actions(self) -> list[Action]:
+        found: list[Action] = []
+        for broker in self.brokers.values():
+            found += broker.actions()
+        self.wires = [wire for wire in self.wires if not wire.is_broken]
+        for wire in self.wires:
+            found += wire.actions()
+        self.hungry = [client for client in self.hungry if client.wants_chunk and not client.is_over]
+        found += [("client", client.feed) for client in self.hungry if client.can_feed]
+        found += [(name, lambda at=at: self.under_way.pop(at)[1]()) for at, (name, _) in enumerate(self.under_way)]  # type: ignore[misc]
+        return found
+
+    def run(self) -> None:
+        """Until nothing is under way any more."""
+        for _ in range(STEPS_MAX):
+            actions = self.actions()
+            if not actions:
+                return
+            actions[0][1]()
+        raise AssertionError("it does not come to rest")
+
+    def be_ready(self) -> None:
+        waiting, self.unready = self.unready, []
+        for broker, serve in waiting:
+            broker.is_ready = True
+            serve()
+
+    def finished(self, client: Client) -> None:
+        """Check what a client was told, at the moment it is told."""
+        self.ended.append(client)
+        outcome = client.outcome
+        if not isinstance(outcome, AppendOutcome) or outcome.status is not Status.OK:
+            return
+        commit = client.commit
+        assert commit.content_length == len(client.sent), "as many bytes as were sent"
+        assert commit.sum == hashlib.sha1(client.sent).digest(), "the sum of these bytes"
+        assert client.has_intent, "nothing is committed without the client's word"
+        for member in outcome.header.route.members:
+            if client.sent:
+                held = self.brokers[member].reads(commit.begin, commit.end)
+                assert held == client.sent, f"{member} has the bytes of an append that is answered OK, in one fragment"
+        for other in self.ended:
+            if other.incarnation != client.incarnation or other is client or not other.sent:
+                continue
+            if not isinstance(other.outcome, AppendOutcome):
+                continue
+            if other.outcome.status is Status.OK and client.sent:
+                apart = other.commit.end <= commit.begin or commit.end <= other.commit.begin
+                assert apart, "commits are disjoint"
+                if other.ended_at < client.begun_at:
+                    assert other.commit.end <= commit.begin, "in the order of appends"
