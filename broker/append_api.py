@@ -33,7 +33,9 @@ from protocol.selector import LabelSelector
 
 UNDERFLOW = "append stream: client stream didn't sustain the minimum append data rate"
 
-NextMessage = Callable[[], "asyncio.Future[bytes | None]"]
+_TURN, _STREAM, _COMMIT = (STAGES.labels(stage) for stage in ("turn", "stream", "commit"))
+_STARTED = STARTED.labels("Append")
+_COMPLETED = {status: COMPLETED.labels("Append", status.name) for status in Status}
 
 
 class AppendBroker(Protocol):
@@ -132,7 +134,7 @@ async def append(broker: AppendBroker, call: Call[bytes, bytes]) -> bytes:
     if raw is None:
         raise ValidationError("the call ended without a request")
     request = decode_opening(raw)
-    STARTED.labels("Append").inc()
+    _STARTED.inc()
     served = _Append(broker, opening_of(request), call.claims.selector)
     total = delayed = 0
     clock_s = broker.clock_s
@@ -148,14 +150,14 @@ async def append(broker: AppendBroker, call: Call[bytes, bytes]) -> bytes:
             served.wants_chunk = False
             if total == 0:
                 streamed_s = clock_s()
-                STAGES.labels("turn").observe(streamed_s - begun_s)
+                _TURN.observe(streamed_s - begun_s)
                 _begin_flow(broker, served)
             event, is_delayed = await _next(broker, served, call)
             total += not isinstance(event, End | Failed)
             delayed += is_delayed
             if isinstance(event, End):
                 ended_s = clock_s()
-                STAGES.labels("stream").observe(ended_s - streamed_s)
+                _STREAM.observe(ended_s - streamed_s)
                 streamed_s = ended_s
             served.run.feed(event)
     except BaseException:
@@ -165,8 +167,8 @@ async def append(broker: AppendBroker, call: Call[bytes, bytes]) -> bytes:
         raise served.outcome
     assert served.outcome is not None
     if served.outcome.status is Status.OK:
-        STAGES.labels("commit").observe(clock_s() - streamed_s)
-    COMPLETED.labels("Append", served.outcome.status.name).inc()
+        _COMMIT.observe(clock_s() - streamed_s)
+    _COMPLETED[served.outcome.status].inc()
     return response_of(served.outcome, total, delayed).SerializeToString()
 
 

@@ -114,6 +114,7 @@ class AppendRun:
         self._waits: list[Withdraw] = []
         self._events: deque[Event] = deque()
         self._is_running = False
+        self._is_cancelled = False
 
     def start(self) -> None:
         self._is_running = True
@@ -123,12 +124,14 @@ class AppendRun:
         self._run()
 
     def feed(self, event: Chunk | Intent | End | Failed) -> None:
-        """What the client sent. One at a time, each after the port was asked for it."""
-        self._on(event)
+        """What the client sent. One at a time, each after the port was asked for it. A client that is gone is not heard."""
+        if not self._is_cancelled:
+            self._on(event)
 
     def cancel(self) -> None:
         """The client is gone."""
-        if not self.fsm.is_over:
+        if not self.fsm.is_over and not self._is_cancelled:
+            self._is_cancelled = True
             if self.fsm.is_waiting:
                 self._stop_waiting()
             self._on(Cancelled())

@@ -67,7 +67,9 @@ class Surroundings:
     etcd: EtcdClient
     watch: KeySpaceWatch[BrokerEntity]
     directory: SpoolDirectory
+    # For disks; and for what those of `executor` wait for.
     executor: Executor
+    hasher: Executor
     stores: OpenStores
     peers: PeerChannels
     chance: random.Random
@@ -187,7 +189,7 @@ class JournalBroker:
         replica = LocalReplica(journal, create_revision, live)
         writer = SpoolWriter(journal, surroundings.directory, partial(self._encoded_spec, journal))
         observer = _Observer(replica, self.persister, self.compression)
-        replica.equip(SpoolWorker(writer, surroundings.executor, observer, replica.spool_released))
+        replica.equip(SpoolWorker(writer, surroundings.executor, observer, replica.spool_released, surroundings.hasher))
         replica.given_up.listen(lambda: self._given_up(replica))
         replica.stopped.listen(lambda: self._stop_tending(replica))
         listing, interval_s = partial(self._list, journal), partial(self._interval_s, journal)

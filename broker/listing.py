@@ -37,7 +37,7 @@ class Selection:
 
     def matches(self, kv: KeyValue[BrokerEntity]) -> bool:
         """`kv` is that of a journal."""
-        name, item = cast(Item[JournalItem], kv.value)
+        name, item = cast("Item[JournalItem]", kv.value)
         labels = item.spec.labels
         return self._asked(name, labels) and self._permitted(name, labels)
 
@@ -73,6 +73,8 @@ class ListedJournals:
         self._root = root
         self._endpoint = _endpoints(view, root)
         self._at = 0
+        # By who holds a journal: the member and the slot of each.
+        self._routes: dict[tuple[tuple[str, int], ...], bytes] = {}
 
     def add_to(self, response: pb.ListResponse, kv: JournalKey) -> int:
         """Returns about how many bytes it takes."""
@@ -80,15 +82,25 @@ class ListedJournals:
         # As etcd has it: what this process does not know of a spec is for others to see.
         journal.spec.MergeFromString(kv.raw)
         route = self._route(kv.value.id)
-        journal.route.CopyFrom(route.to_proto())
-        return len(kv.raw) + 64 + sum(64 + len(endpoint) for endpoint in route.endpoints or ())
+        journal.route.MergeFromString(route)
+        return len(kv.raw) + len(route) + 32
 
-    def _route(self, journal: str) -> Route:
-        route = route_of(self._assignments(assignments_prefix(self._root, journal)))
-        return reachable(route.with_endpoints({member: self._endpoint(member) for member in route.members}))
+    def _route(self, journal: str) -> bytes:
+        """Serialised, and made once for all journals that the same members hold in the same roles."""
+        assigned = self._assignments(assignments_prefix(self._root, journal))
+        holders = tuple([kv.value[1:3] for kv in assigned])
+        known = self._routes.get(holders)
+        if known is None:
+            route = route_of(assigned)
+            told = reachable(route.with_endpoints({member: self._endpoint(member) for member in route.members}))
+            known = self._routes[holders] = told.to_proto().SerializeToString()
+        return known
 
     def _assignments(self, prefix: str) -> list[KeyValue[Assignment[Route]]]:
-        """Assignments are in the order of journals, so those of the next journal mostly follow."""
+        """Assignments are in the order of journals, so those of the next journal mostly follow.
+
+        Types are named in quotes here: to put them together takes longer than all the rest.
+        """
         keys, at = self._keys, self._at
         if at >= len(keys) or not keys[at].key.startswith(prefix):
             at = bisect_left(keys, prefix, key=by_key)
@@ -96,7 +108,7 @@ class ListedJournals:
         while at < len(keys) and keys[at].key.startswith(prefix):
             at += 1
         self._at = at
-        return cast(list[KeyValue[Assignment[Route]]], list(keys[begin:at]))
+        return cast("list[KeyValue[Assignment[Route]]]", keys[begin:at])
 
 
 def _endpoints(view: KeySpaceView[BrokerEntity], root: str) -> Callable[[ProcessId], str]:
@@ -127,7 +139,7 @@ def snapshot(
         if kv is None:
             yield None
             continue
-        size += listed.add_to(response, cast(JournalKey, kv))
+        size += listed.add_to(response, cast("JournalKey", kv))
         if len(response.journals) == JOURNALS_MAX or size >= MESSAGE_BYTES_MAX:
             yield response
             response, size, is_first = pb.ListResponse(), 0, False

@@ -121,6 +121,7 @@ class BrokerProcess:
         peers = PeerChannels(TokenSigner(settings.keys, _now_s), tls=settings.peer_tls)
         connections = EtcdConnections(settings.etcd.endpoints, user=settings.etcd.user, tls=settings.etcd.tls)
         executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="spool")
+        hasher = ThreadPoolExecutor(_THREADS, thread_name_prefix="hash")
         async with EtcdClient(connections) as etcd:
             keyspace = KeySpace(settings.etcd.prefix, broker_decoder(settings.etcd.prefix, settings.max_replication))
             watch = KeySpaceWatch(etcd, keyspace, timing=WatchTiming(delay_s=settings.etcd.watch_delay_s))
@@ -128,7 +129,17 @@ class BrokerProcess:
             membership = Membership(etcd, key, LeaseFile(directory.path / "lease"), ttl_s=settings.etcd.lease_s)
             session: Session[JournalItem, BrokerMember, Route] = Session(etcd, membership, watch, journal_consistency)
             surroundings = Surroundings(
-                etcd, watch, directory, executor, stores, peers, chance, session.is_certain, _now_s, time.time_ns
+                etcd,
+                watch,
+                directory,
+                executor,
+                hasher,
+                stores,
+                peers,
+                chance,
+                session.is_certain,
+                _now_s,
+                time.time_ns,
             )
             try:
                 await self._serve(session, surroundings)
@@ -136,6 +147,7 @@ class BrokerProcess:
                 await peers.close()
                 await stores.close()
                 executor.shutdown(wait=True)
+                hasher.shutdown(wait=True)
                 directory.close()
 
     async def _serve(self, session: Session[JournalItem, BrokerMember, Route], surroundings: Surroundings) -> None:

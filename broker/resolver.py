@@ -14,13 +14,15 @@ from allocator.keyspace_view import Change, KeySpaceView, Update
 from broker.cluster_keys import BrokerEntity
 from broker.journal_item import JournalItem
 from broker.replica import Replica
-from broker.resolution import MisdirectedError, Resolution, Wanted, check_forwarded, resolved
+from broker.resolution import EVERYTHING, MisdirectedError, Resolution, Wanted, check_forwarded, resolved
 from broker.slot import Wait
 from fragment.index import FileT
 from protocol.errors import GazetteError, Status, UnavailableError
 from protocol.route import ProcessId
 
 _SWEPT_MIN = 64
+
+_KNOWN_MAX = 10_000
 
 
 class StoppedError(UnavailableError):
@@ -46,6 +48,8 @@ class Resolver(Generic[FileT]):
         # By the revision that they wait for; the count keeps the order of those who wait for the same.
         self._waiting: list[tuple[int, int, Wait[None]]] = []
         self._count = count()
+        # Of journals that are held here, in the present view.
+        self._known: dict[tuple[str, bool, bool], Resolution] = {}
         self._swept_at = _SWEPT_MIN
         self._follow([Change(None, kv) for kv in view.key_values])
 
@@ -56,6 +60,7 @@ class Resolver(Generic[FileT]):
     def observe(self, update: Update[BrokerEntity]) -> None:
         """Take in a later view. Whoever waited for its revision is served after all replicas are up to date."""
         self._view = update.view
+        self._known.clear()
         self._follow(update.changes)
         while self._waiting and self._waiting[0][0] <= self._view.revision:
             _, _, wait = heapq.heappop(self._waiting)
@@ -93,6 +98,19 @@ class Resolver(Generic[FileT]):
         self._swept_at = max(_SWEPT_MIN, 2 * len(self._waiting))
 
     def resolve_now(self, wanted: Wanted) -> Resolution | GazetteError:
+        """Most requests of a journal are alike, and between two changes of etcd so is their Resolution."""
+        if wanted.header is not None or wanted.selector != EVERYTHING:
+            return self._resolve_now(wanted)
+        key = (wanted.journal, wanted.may_proxy, wanted.require_primary)
+        known = self._known.get(key)
+        if known is not None:
+            return known
+        resolution = self._resolve_now(wanted)
+        if isinstance(resolution, Resolution) and resolution.replica is not None and len(self._known) < _KNOWN_MAX:
+            self._known[key] = resolution
+        return resolution
+
+    def _resolve_now(self, wanted: Wanted) -> Resolution | GazetteError:
         try:
             resolution = resolved(self._view, self._root, self._own_id, wanted)
         except GazetteError as error:
@@ -105,6 +123,7 @@ class Resolver(Generic[FileT]):
     def stop(self) -> None:
         """Give up all replicas, and take on no others."""
         self.is_stopped = True
+        self._known.clear()
         # They are gone before anybody who waits for one of them asks again.
         replicas, self.replicas = self.replicas, {}
         for replica in replicas.values():

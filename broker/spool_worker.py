@@ -21,6 +21,7 @@ from fragment.spool_writer import CompletedSpool, LocalFragment, Performed, Spoo
 
 QUEUED_BYTES_MAX = 4 << 20
 """Content that waits to be written. Who has more to send waits until it is less."""
+HASHED_ASIDE_BYTES = 128 << 10
 
 
 class SpoolObserver(Protocol):
@@ -74,7 +75,10 @@ _Step = _Content | _Seal | _Propose | _Acked | _Release | _HandOn
 
 
 class SpoolWorker:
-    """A HeldSpool. It is one and the same for all who hold it, one after the other."""
+    """A HeldSpool. It is one and the same for all who hold it, one after the other.
+
+    Its steps run on `executor`, and wait for what they give to `hasher`, which has to be another.
+    """
 
     def __init__(
         self,
@@ -82,9 +86,11 @@ class SpoolWorker:
         executor: Executor,
         observer: SpoolObserver,
         released: Callable[[SpoolWorker], None],
+        hasher: Executor | None = None,
     ) -> None:
         self._writer = writer
         self._executor = executor
+        self._hasher = hasher
         self._observer = observer
         self._released = released
         self._loop = asyncio.get_running_loop()
@@ -154,7 +160,7 @@ class SpoolWorker:
         """
         while self._steps:
             self._is_working = True
-            if isinstance(self._steps[0], _Content | _Propose | _Seal | _HandOn):
+            if isinstance(self._steps[0], _Content | _Propose | _HandOn):
                 steps, self._steps = self._steps, deque()
                 self._executor.submit(self._do_all, steps)
                 return
@@ -189,8 +195,7 @@ class SpoolWorker:
                 case _ if self._failure is not None:
                     return self._failure
                 case _Content(data, delta):
-                    self._hash(data, delta)
-                    writer.content(data, delta)
+                    self._take_in(data, delta)
                     return None
                 case _Seal():
                     fragment = writer.spool.next()
@@ -222,12 +227,21 @@ class SpoolWorker:
             ROLLBACKS.inc()
             ROLLBACK_BYTES.inc(pending)
 
-    def _hash(self, data: bytes | memoryview, delta: int) -> None:
+    def _take_in(self, data: bytes | memoryview, delta: int) -> None:
+        """Write, and hash twice: for the fragment, and for the append alone. For large content that is done at once."""
         if delta == 0:
             # The first bytes of a fragment have the fragment's own sum.
-            self._content_sum = None if not self._writer.spool.fragment.content_length else hashlib.sha1()
-        if self._content_sum is not None:
+            self._content_sum = hashlib.sha1() if self._writer.spool.fragment.content_length else None
+        hashing = None
+        if self._content_sum is not None and self._hasher is not None and len(data) >= HASHED_ASIDE_BYTES:
+            hashing = self._hasher.submit(self._content_sum.update, data)
+        elif self._content_sum is not None:
             self._content_sum.update(data)
+        try:
+            self._writer.content(data, delta)
+        finally:
+            if hashing is not None:
+                hashing.result()
 
     def _settle(self, step: _Step, result: Performed | Sealed | Exception | None) -> None:
         if isinstance(result, Performed):
