@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from allocator.transaction import Transaction
 from broker.append_api import AppendRates
 from broker.append_event import Ready
 from broker.append_run import Withdraw
-from broker.cluster_keys import BrokerEntity
+from broker.cluster_keys import MAX_REPLICATION, BrokerEntity
 from broker.journal_item import JournalItem
 from broker.local_replica import LocalReplica
 from broker.peer_stream import GrpcPeerStream
@@ -34,21 +35,25 @@ from broker.spool_worker import SpoolWorker
 from broker.store_healths import StoreHealths
 from fragment.cover_set import CoverSet
 from fragment.index_refresh import list_cover
-from fragment.live_index import LiveIndex
+from fragment.live_index import LiveIndex, jittered
 from fragment.persister import CurrentSpec, Persister
+from fragment.retention import enforce
 from fragment.spool import NO_EPOCH
 from fragment.spool_compression import SpoolCompression
 from fragment.spool_directory import SpoolDirectory
 from fragment.spool_file import SpoolFile
 from fragment.spool_writer import CompletedSpool, LocalFragment, SpoolWriter
 from fragment.stores.open_stores import OpenStores
-from protocol.errors import GazetteError
+from protocol.errors import GazetteError, UnavailableError
 from protocol.journal import JournalSpec
 from protocol.route import ProcessId
 
 log = logging.getLogger(__name__)
 
 NS_PER_S = 1_000_000_000
+BUDGET_WAIT_S = 10.0
+"""How long an append waits while too much is on disk that is not uploaded."""
+RETENTION_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,10 @@ class BrokerPolicy:
     rates: AppendRates = field(default_factory=AppendRates)
     # Whether journals that are idle and flushed are suspended.
     auto_suspend: bool = False
+    # Whether fragments past retention are only named, and not removed.
+    report_retention: bool = False
+    # Whether bytes of deleted journals that are not uploaded yet are thrown away.
+    discard_deleted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +111,12 @@ class JournalBroker:
         self.healths = StoreHealths(tasks, surroundings.stores.open, surroundings.chance)
         self.compression = SpoolCompression()
         self.persister = Persister(
-            surroundings.stores.open, self.compression, self.spec_now, self.clock_s, surroundings.chance
+            surroundings.stores.open,
+            self.compression,
+            self.spec_now,
+            self.clock_s,
+            surroundings.chance,
+            discard_deleted=policy.discard_deleted,
         )
         self.resolver: Resolver[SpoolFile] = Resolver(self.root, own_id, surroundings.watch.view, self._start)
         surroundings.watch.observe(self.resolver.observe)
@@ -142,7 +156,8 @@ class JournalBroker:
     def await_ready(self, replica: LocalReplica, done: Callable[[Ready | GazetteError], None]) -> Withdraw:
         """At once, as nearly always: the stores were listed long ago, and are healthy."""
         url = self._first_store(replica)
-        if replica.live.is_refreshed and (url is None or self.healths.is_healthy(url)):
+        has_room = self.surroundings.directory.budget.has_room
+        if has_room and replica.live.is_refreshed and (url is None or self.healths.is_healthy(url)):
             done(Ready(replica.index.summary()))
             return _nothing
         waiting = self._tasks.create_task(self._ready(replica, url, done))
@@ -151,6 +166,11 @@ class JournalBroker:
     async def _ready(
         self, replica: LocalReplica, url: str | None, done: Callable[[Ready | GazetteError], None]
     ) -> None:
+        try:
+            await self.surroundings.directory.budget.wait_for_room(BUDGET_WAIT_S)
+        except UnavailableError as error:
+            done(error)
+            return
         await replica.live.wait_first_refresh()
         unhealthy = await self.healths.problem(url) if url is not None else None
         done(Ready(replica.index.summary(), unhealthy))
@@ -224,6 +244,36 @@ class JournalBroker:
             tasks.create_task(self.compression.run())
             tasks.create_task(self.persister.run())
             tasks.create_task(self.healths.sweep_forever())
+            tasks.create_task(self._retain_forever())
+
+    async def _retain_forever(self) -> None:
+        while True:
+            await asyncio.sleep(jittered(RETENTION_S, self.surroundings.chance))
+            await self.retain()
+
+    async def retain(self) -> None:
+        """Remove what is past retention, of the journals that this broker is the primary of, one after the other."""
+        for replica in list(self.resolver.replicas.values()):
+            current = self.spec_now(replica.journal)
+            if not replica.is_primary or current is None or current.spec.fragment.retention_ns <= 0:
+                continue
+            try:
+                await enforce(
+                    replica.journal,
+                    replica.index.page(0, sys.maxsize, end_mod_time=sys.maxsize).fragments,
+                    self.surroundings.now_s(),
+                    current_spec=self._stored_spec,
+                    open_store=self.surroundings.stores.open,
+                    dry_run=self.policy.report_retention,
+                )
+            except GazetteError as error:
+                extra = {"journal": replica.journal, "error": str(error)}
+                log.warning("fragments past retention could not be removed (will retry)", extra=extra)
+
+    async def _stored_spec(self, journal: str) -> JournalSpec | None:
+        """As etcd itself has it, which may be ahead of the mirror."""
+        stored = await self.surroundings.etcd.get(item_key(self.root, journal))
+        return None if stored is None else JournalItem.decoded(journal, stored.raw, MAX_REPLICATION).spec
 
     async def stop(self) -> None:
         """Give up all replicas, and return once what they held is the persister's."""

@@ -87,6 +87,8 @@ def _option(flag: str, **settings: Any) -> Callable[[Command], Command]:
 @_option("--broker.max-grpc-recv-size", type=Size(), default=4 << 20, help="The largest message it takes.")
 @_option("--broker.watch-delay", type=Duration(), default="30ms", help="Gathers events of etcd for so long.")
 @_option("--broker.auto-suspend", is_flag=True, help="Suspend journals that are idle and fully stored.")
+@_option("--broker.report-retention", is_flag=True, help="Only log which fragments are past retention.")
+@_option("--broker.discard-deleted", is_flag=True, help="Throw away what deleted journals have not uploaded yet.")
 @_option(
     "--broker.auth-keys",
     default=None,
@@ -185,7 +187,10 @@ def _settings(given: dict[str, Any]) -> Any:
         given["broker_limit"],
         given["broker_max_replication"],
         BrokerPolicy(
-            AppendRates(given["broker_max_append_rate"], given["broker_min_append_rate"]), given["broker_auto_suspend"]
+            AppendRates(given["broker_max_append_rate"], given["broker_min_append_rate"]),
+            given["broker_auto_suspend"],
+            given["broker_report_retention"],
+            given["broker_discard_deleted"],
         ),
         StoreSettings(Path(file_root) if file_root else None, given["broker_file_only"], dict(os.environ)),
         FsyncMode.parse(given["broker_spool_fsync"]),

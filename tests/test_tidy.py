@@ -44,6 +44,10 @@ CORES = (
     *("allocator.key_event", "allocator.key_value", "allocator.transaction", "allocator.etcd_errors"),
     *("allocator.keyspace", "allocator.keyspace_view", "allocator.lease", "allocator.keys", "allocator.state"),
     *("allocator.placement", "allocator.augmenting_path", "allocator.solve", "allocator.converge"),
+    *("broker.journal_item", "broker.broker_member", "broker.cluster_keys", "broker.resolution", "broker.resolver"),
+    *("broker.slot", "broker.notice", "broker.replica", "broker.proposal", "broker.pipeline", "broker.replication"),
+    *("broker.append_event", "broker.append_effect", "broker.append_fsm", "broker.append_run", "broker.append_wire"),
+    *("broker.replication_message", "broker.replication_wire", "broker.journal_transaction", "broker.flow_control"),
 )
 # What is not a core although the package around it is.
 SHELLS = ("protocol.rpc",)

@@ -36,6 +36,7 @@ class Budget:
         self._options = options
         self._operators = operators
         self._lost: dict[str, None] = {}
+        self._excused: set[str] = set()
         self.is_over = False
 
     def watch(self, node: Node) -> None:
@@ -56,8 +57,15 @@ class Budget:
             self.is_over = True
         self._lost[node] = None
 
+    def excuse(self, node: str) -> None:
+        """It is about to end, and holds nothing that is not in the store."""
+        self._excused.add(node)
+
     def _crashed(self, node: Node, power_lost: bool) -> None:
         options = self._options
+        if node.name in self._excused:
+            self._excused.remove(node.name)
+            return
         if not options.durable_spools or (power_lost and not options.syncs_commits):
             self.lose(node.name)
 

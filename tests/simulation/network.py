@@ -222,6 +222,8 @@ class Network:
             self._streams_of(end.node)[end] = None
         if dst.is_up:
             self.transmit(far, _OPENING)
+            if dst.is_paused:
+                self._expect_answer(far)
         else:
             far.finish()
             src.after(2 * self.delay_s(self.link(src, dst)), near.break_off, End(Ending.LOST))
@@ -327,6 +329,7 @@ class Network:
         if streams is None:
             streams = self._streams[node] = {}
             node.crash_listeners.append(self._crashed)
+            node.pause_listeners.append(self._paused)
         return streams
 
     def _crashed(self, node: Node, power_lost: bool) -> None:
@@ -344,6 +347,19 @@ class Network:
             else:
                 peer.inbox.append(End(Ending.LOST))
                 self._schedule_arrival(peer)
+
+    def _paused(self, node: Node) -> None:
+        for end in self._streams[node]:
+            self._expect_answer(end)
+
+    def _expect_answer(self, end: Stream) -> None:
+        """The kernel of a stopped process takes everything, but nobody answers keep-alives."""
+        end.peer.node.after(self.times.silence_s, self._give_up_if_paused, end, end.node.pauses)
+
+    def _give_up_if_paused(self, end: Stream, pauses: int) -> None:
+        """What has reached the stopped process is still there when it goes on."""
+        if not end.peer.is_over and end.node.is_paused and end.node.pauses == pauses:
+            self.lose(end.peer, Cut.REJECTED)
 
     def _give_up_if_cut(self, end: Stream) -> None:
         if not end.is_over and end.link_in.cut is not None:

@@ -74,11 +74,9 @@ class Store:
 
     # What a broker asks. Each question gets one answer.
 
-    def put(
-        self, src: Node, fragment: Fragment, content: bytes, done: Callable[[UnavailableError | None], None]
-    ) -> None:
+    def put(self, src: Node, path: str, content: bytes, done: Callable[[UnavailableError | None], None]) -> None:
         """`done` gets None if the object is there for certain."""
-        self._ask(src, "put", lambda: self._put(fragment.content_path, content), lambda answer: done(_error(answer)))
+        self._ask(src, "put", lambda: self._put(path, content), lambda answer: done(_error(answer)))
 
     def exists(self, src: Node, path: str, done: Callable[[bool | UnavailableError], None]) -> None:
         self._ask(src, "look for", lambda: path in self._objects, done)
@@ -93,11 +91,9 @@ class Store:
     ) -> None:
         self._ask(src, "get", lambda: self._get(path, offset, length), done)
 
-    def list_journal(
-        self, src: Node, journal: str, done: Callable[[list[ListedObject] | UnavailableError], None]
-    ) -> None:
+    def list_journal(self, src: Node, path: str, done: Callable[[list[ListedObject] | UnavailableError], None]) -> None:
         """All objects below the journal's folder, whosoever they are: the shipped RemoteListing sorts them out."""
-        self._ask(src, "list", lambda: self._list(f"{journal}/"), done)
+        self._ask(src, "list", lambda: self._list(f"{path}/"), done)
 
     def remove(self, src: Node, path: str, done: Callable[[UnavailableError | None], None]) -> None:
         self._ask(src, "remove", lambda: self._objects.pop(path, None) is not None, lambda answer: done(_error(answer)))
@@ -107,13 +103,16 @@ class Store:
     def heal(self) -> None:
         self.faults = StoreFaults(list_lag_s=self.faults.list_lag_s)
 
-    def fragments(self, journal: str, journals: tuple[str, ...] = ()) -> list[StoredFragment]:
-        """Everything the store holds of a journal, shown in listings or not."""
+    def fragments(self, journal: str, journals: tuple[str, ...] = (), url: str = URL) -> list[StoredFragment]:
+        """Everything the store holds of a journal below `url`, shown in listings or not."""
         listing = RemoteListing(journal)
-        prefix = f"{journal}/"
+        prefix = f"{path_in_store(url, journal)}/"
         below = [path for path in sorted(self._objects) if path.startswith(prefix)]
-        listing.take(URL, [self._listed(path, prefix) for path in below], sorted(journals) if journals else [journal])
-        return [StoredFragment(found, self._objects[found.content_path].content) for found in listing.fragments]
+        listing.take(url, [self._listed(path, prefix) for path in below], sorted(journals) if journals else [journal])
+        return [
+            StoredFragment(found, self._objects[path_in_store(url, found.content_path)].content)
+            for found in listing.fragments
+        ]
 
     def remove_journal(self, journal: str) -> None:
         """As an operator does who deletes a journal and does not want it back."""
@@ -179,6 +178,16 @@ class Store:
         work_s = chance.random() * faults.slow_s if faults.slow_rate and chance.random() < faults.slow_rate else 0.0
         loss = Loss(faults.request_loss_rate, faults.answer_loss_rate, work_s)
         call(self._network, src, self.node, performed, answered, timeout_s=REQUEST_TIMEOUT_S, loss=loss)
+
+
+def path_in_store(url: str, path: str) -> str:
+    """All URLs are of the one store, and differ by the folder that they begin in.
+
+    >>> path_in_store("s3://simulated/", "acme/orders"), path_in_store("s3://simulated/2/", "acme/orders")
+    ('acme/orders', '2/acme/orders')
+    """
+    assert url.startswith(URL)
+    return url[len(URL) :] + path
 
 
 def _error(answer: bool | UnavailableError) -> UnavailableError | None:

@@ -30,7 +30,7 @@ class Shop:
 
     def put(self, begin: int, content: bytes, journal: str = JOURNAL) -> list[UnavailableError | None]:
         answers: list[UnavailableError | None] = []
-        self.store.put(self.node, fragment(begin, content, journal), content, answers.append)
+        self.store.put(self.node, fragment(begin, content, journal).content_path, content, answers.append)
         self.world.run(self.world.now_s + 6.0)
         return answers
 

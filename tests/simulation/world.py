@@ -73,6 +73,8 @@ class Node:
         "name",
         "number",
         "parked",
+        "pause_listeners",
+        "pauses",
         "program",
         "world",
     )
@@ -90,6 +92,9 @@ class Node:
         self.parked: list[tuple[Act, tuple[Any, ...]]] = []
         # What outlives the process, such as disks and the far ends of streams, hears of its crash at once.
         self.crash_listeners: list[CrashListener] = []
+        # How often it was paused, and who on other machines may notice that it does not answer.
+        self.pauses = 0
+        self.pause_listeners: list[Callable[[Node], None]] = []
 
     def after(self, delay_s: float, act: Act, *args: Any) -> None:
         """Do it here, so much later, unless this life of the node is over by then. What is asked of a dead node is
@@ -192,9 +197,12 @@ class World:
 
     def pause(self, node: Node) -> None:
         """Stop the process, as by SIGSTOP. What comes meanwhile happens all at once when it goes on."""
-        if node.is_up:
+        if node.is_up and not node.is_paused:
             node.note("paused")
             node.is_paused = True
+            node.pauses += 1
+            for listener in node.pause_listeners:
+                listener(node)
 
     def resume(self, node: Node) -> None:
         if not node.is_paused:

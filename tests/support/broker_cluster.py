@@ -102,6 +102,9 @@ class BrokerCluster:
         self._etcd = etcd
         self._prefix = prefix
         self._flags = flags
+        # How to connect, and what each call says of who makes it.
+        self.credentials: grpc.ChannelCredentials | None = None
+        self.token = ""
         self.brokers: dict[str, Broker] = {}
         self._channels: dict[str, grpc.aio.Channel] = {}
         (folder / "fragments").mkdir(exist_ok=True)
@@ -126,7 +129,7 @@ class BrokerCluster:
             assert broker.process is not None
             assert broker.process.poll() is None, f"{broker.name} has ended: {broker.tail()}"
             try:
-                await self.stub(broker.name).List(pb.ListRequest(), timeout=TRY_S).read()
+                await self.stub(broker.name).List(pb.ListRequest(), timeout=TRY_S, metadata=self.metadata).read()
             except grpc.aio.AioRpcError as error:
                 # One that does not know the method serves too.
                 return error.code() is grpc.StatusCode.UNIMPLEMENTED
@@ -137,19 +140,28 @@ class BrokerCluster:
     def stub(self, name: str) -> JournalAsyncStub:
         if name not in self._channels:
             options = [("grpc.max_reconnect_backoff_ms", 100), ("grpc.initial_reconnect_backoff_ms", 50)]
-            self._channels[name] = grpc.aio.insecure_channel(self.brokers[name].address, options=options)
+            address = self.brokers[name].address
+            self._channels[name] = (
+                grpc.aio.secure_channel(address, self.credentials, options=options)
+                if self.credentials
+                else grpc.aio.insecure_channel(address, options=options)
+            )
         return JournalStub(self._channels[name])
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("authorization", f"Bearer {self.token}"),) if self.token else ()
 
     async def apply(self, *specs: JournalSpec) -> pb.ApplyResponse:
         """Create journals, or change them whatever they were."""
         changes = [pb.ApplyRequest.Change(expect_mod_revision=-1, upsert=spec.to_proto()) for spec in specs]
-        response = await self._any().Apply(pb.ApplyRequest(changes=changes), timeout=TRY_S)
+        response = await self._any().Apply(pb.ApplyRequest(changes=changes), timeout=TRY_S, metadata=self.metadata)
         assert response.status == pb.OK, response
         return response
 
     async def delete(self, journal: str) -> None:
         change = pb.ApplyRequest.Change(expect_mod_revision=-1, delete=journal)
-        response = await self._any().Apply(pb.ApplyRequest(changes=[change]), timeout=TRY_S)
+        response = await self._any().Apply(pb.ApplyRequest(changes=[change]), timeout=TRY_S, metadata=self.metadata)
         assert response.status == pb.OK, response
 
     def _any(self) -> JournalAsyncStub:
@@ -164,7 +176,7 @@ class BrokerCluster:
             *(pb.AppendRequest(content=chunk) for chunk in chunks),
             pb.AppendRequest(),
         ]
-        return await self.stub(name).Append(iter(requests), timeout=timeout_s)
+        return await self.stub(name).Append(iter(requests), timeout=timeout_s, metadata=self.metadata)
 
     async def append(self, name: str, journal: str, *chunks: bytes, **opening: Any) -> pb.AppendResponse:
         """Until it is OK: so the content may be there more than once."""
@@ -190,12 +202,18 @@ class BrokerCluster:
         return b"".join(response.content for response in responses)
 
     async def responses(self, name: str, journal: str, offset: int = 0, **request: Any) -> list[pb.ReadResponse]:
-        call = self.stub(name).Read(pb.ReadRequest(journal=journal, offset=offset, **request), timeout=TRY_S)
+        call = self.stub(name).Read(
+            pb.ReadRequest(journal=journal, offset=offset, **request), timeout=TRY_S, metadata=self.metadata
+        )
         return [response async for response in call]
 
     async def list(self, selector: str = "") -> list[pb.ListResponse.Journal]:
         request = pb.ListRequest(selector=LabelSelector.parse(selector).to_proto())
-        return [journal async for response in self._any().List(request, timeout=TRY_S) for journal in response.journals]
+        return [
+            journal
+            async for response in self._any().List(request, timeout=TRY_S, metadata=self.metadata)
+            for journal in response.journals
+        ]
 
     async def route(self, journal: str) -> tuple[str | None, set[str]]:
         """The names of the primary and of the other members."""
@@ -214,9 +232,16 @@ class BrokerCluster:
 
 @asynccontextmanager
 async def broker_cluster(
-    folder: Path, etcd: str, prefix: str, *names: str, flags: Sequence[str] = ()
+    folder: Path,
+    etcd: str,
+    prefix: str,
+    *names: str,
+    flags: Sequence[str] = (),
+    credentials: grpc.ChannelCredentials | None = None,
+    token: str = "",
 ) -> AsyncIterator[BrokerCluster]:
     cluster = BrokerCluster(folder, etcd, prefix, flags)
+    cluster.credentials, cluster.token = credentials, token
     try:
         await cluster.start(*names)
         yield cluster

@@ -342,6 +342,8 @@ class MiniCluster:
         self.unready: list[tuple[MiniBroker, Callable[[], None]]] = []
         self.ended: list[Client] = []
         self._ticks = 0
+        # Of appends that were answered OK: the incarnation of the journal, the range, and when.
+        self._commits: list[tuple[int, int, int, int]] = []
         for member in members:
             self.etcd.add_member(member)
         self.etcd.apply(spec)
@@ -407,13 +409,10 @@ class MiniCluster:
             if client.sent:
                 held = self.brokers[member].reads(commit.begin, commit.end)
                 assert held == client.sent, f"{member} has the bytes of an append that is answered OK, in one fragment"
-        for other in self.ended:
-            if other.incarnation != client.incarnation or other is client or not other.sent:
-                continue
-            if not isinstance(other.outcome, AppendOutcome):
-                continue
-            if other.outcome.status is Status.OK and client.sent:
-                apart = other.commit.end <= commit.begin or commit.end <= other.commit.begin
-                assert apart, "commits are disjoint"
-                if other.ended_at < client.begun_at:
-                    assert other.commit.end <= commit.begin, "in the order of appends"
+        if not client.sent:
+            return
+        for incarnation, begin, end, ended_at in self._commits:
+            if incarnation == client.incarnation:
+                assert end <= commit.begin or commit.end <= begin, "commits are disjoint"
+                assert ended_at > client.begun_at or end <= commit.begin, "in the order of appends"
+        self._commits.append((client.incarnation, commit.begin, commit.end, client.ended_at))

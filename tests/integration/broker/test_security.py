@@ -1,0 +1,89 @@
+"""Brokers that ask who is there: with tokens, and with TLS on both sides."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import grpc
+import pytest
+
+from protocol.auth import Capability, Claims, Keys
+from protocol.gen import journal_pb2 as pb
+from protocol.selector import LabelSelector
+from tests.support.broker_cluster import broker_cluster, journal_spec
+from tests.support.certificates import Certificates
+from tests.support.etcd_server import EtcdServer
+
+SECRET = "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3JldA=="
+KEYS = Keys.parse(SECRET)
+JOURNAL = "test/journal"
+NAMES = ("broker-0", "broker-1", "broker-2")
+
+
+def token(capability: int, selector: str = "") -> str:
+    now_s = int(datetime.datetime.now(datetime.UTC).timestamp())
+    return KEYS.sign(Claims(capability, LabelSelector.parse(selector), now_s + 600))
+
+
+async def test_every_call_needs_a_token_that_grants_it(shared_etcd: EtcdServer, prefix: str, tmp_path: Path) -> None:
+    flags = ("--broker.auth-keys", SECRET)
+    async with broker_cluster(
+        tmp_path, shared_etcd.endpoint, prefix, *NAMES, flags=flags, token=token(Capability.ALL)
+    ) as cluster:
+        await cluster.apply(journal_spec())
+        # Brokers sign for what they ask of each other: at R=3 they have to.
+        for name in NAMES:
+            await cluster.append(name, JOURNAL, b"line\n")
+            assert (await cluster.read(name, JOURNAL)).endswith(b"line\n")
+
+        cluster.token = token(Capability.READ | Capability.LIST)
+        with pytest.raises(grpc.aio.AioRpcError) as denied:
+            await cluster.try_append("broker-0", JOURNAL, b"x")
+        assert denied.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert await cluster.read("broker-0", JOURNAL) == b"line\n" * 3
+
+        cluster.token = token(Capability.ALL, "name:prefix=other/")
+        response = await cluster.try_append("broker-0", JOURNAL, b"x")
+        assert response.status == pb.JOURNAL_NOT_FOUND
+        assert not response.header.route.members
+        assert await cluster.list() == []
+        change = pb.ApplyRequest.Change(expect_mod_revision=-1, delete=JOURNAL)
+        with pytest.raises(grpc.aio.AioRpcError) as foreign:
+            await cluster.stub("broker-0").Apply(
+                pb.ApplyRequest(changes=[change]), timeout=10, metadata=cluster.metadata
+            )
+        assert foreign.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+        for bad in ("", "not-a-token", token(Capability.ALL)[:-4] + "AAAA"):
+            cluster.token = bad
+            with pytest.raises(grpc.aio.AioRpcError) as unknown:
+                await cluster.try_append("broker-0", JOURNAL, b"x")
+            assert unknown.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        for broker in cluster.brokers.values():
+            assert SECRET not in broker.log.read_text()
+
+
+async def test_brokers_and_clients_show_each_other_certificates(
+    shared_etcd: EtcdServer, prefix: str, tmp_path: Path
+) -> None:
+    certificates = Certificates.create(tmp_path)
+    certificate, key, ca = (str(tmp_path / f"{name}.pem") for name in ("certificate", "key", "ca"))
+    flags = (
+        *("--broker.server-cert-file", certificate, "--broker.server-cert-key-file", key),
+        *("--broker.server-ca-file", ca, "--broker.peer-ca-file", ca),
+        *("--broker.peer-cert-file", certificate, "--broker.peer-cert-key-file", key),
+    )
+    async with broker_cluster(
+        tmp_path, shared_etcd.endpoint, prefix, *NAMES, flags=flags, credentials=certificates.grpc_credentials()
+    ) as cluster:
+        await cluster.apply(journal_spec())
+        response = await cluster.append("broker-0", JOURNAL, b"line\n")
+        assert all(endpoint.startswith("https://") for endpoint in response.header.route.endpoints)
+        for name in NAMES:
+            assert await cluster.read(name, JOURNAL) == b"line\n"
+        anonymous = grpc.ssl_channel_credentials(certificates.ca)
+        async with grpc.aio.secure_channel(cluster.brokers["broker-0"].address, anonymous) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await channel.unary_unary("/protocol.Journal/Apply")(b"", timeout=10)
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE

@@ -1,0 +1,442 @@
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from broker.pipeline import Sealed
+from broker.spool_worker import QUEUED_BYTES_MAX, SpoolWorker
+from fragment.spool import Proposal, Reply, Spool
+from fragment.spool_budget import SpoolBudget
+from fragment.spool_directory import FsyncMode, SpoolDirectory
+from fragment.spool_file import SpoolFile
+from fragment.spool_writer import CompletedSpool, LocalFragment, SpoolWriter
+from protocol.errors import Status, UnavailableError
+from protocol.fragment import Fragment
+from protocol.label import LabelSet
+from tests.support.broker_cores import JOURNAL, NOW_NS, fragment, labels
+
+X = labels(x="1")
+TIMEOUT_S = 10.0
+
+
+class Observed:
+    """What observers are told, and in which order."""
+
+    def __init__(self) -> None:
+        self.shown: list[Fragment] = []
+        self.contents: list[bytes] = []
+        self.handed: list[Fragment] = []
+        self.told: list[int] = []
+        self.given_ups = 0
+        self.threads: set[int] = set()
+
+    def visible(self, local: LocalFragment) -> None:
+        self.threads.add(threading.get_ident())
+        self.shown.append(local.fragment)
+        self.contents.append(local.file.read(0, local.fragment.content_length))
+
+    def completed(self, completed: CompletedSpool) -> None:
+        self.handed.append(completed.spool.fragment)
+
+    def acked(self, through: int) -> None:
+        self.told.append(through)
+
+    def given_up(self) -> None:
+        self.given_ups += 1
+
+
+def _nothing() -> None:
+    pass
+
+
+class Held:
+    """A SpoolWorker over real files, and futures for what it says."""
+
+    def __init__(self, directory: SpoolDirectory, executor: ThreadPoolExecutor) -> None:
+        self.observed = Observed()
+        self.releases: list[Spool] = []
+        self.failures: list[Exception] = []
+        self.order: list[object] = []
+        self.on_release: Callable[[], None] = _nothing
+        self.writer = SpoolWriter(JOURNAL, directory, lambda: b"")
+        self.worker = SpoolWorker(self.writer, executor, self.observed, self._released)
+        self.worker.watch(self.failures.append)
+
+    def _released(self, worker: SpoolWorker) -> None:
+        assert worker is self.worker
+        self.releases.append(worker.spool)
+        self.on_release()
+
+    def propose(self, held: Fragment, registers: LabelSet = X, acked: int | None = 0) -> asyncio.Future[Reply]:
+        done: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+        def reply(result: Reply | Exception) -> None:
+            self.order.append(held)
+            if isinstance(result, Exception):
+                done.set_exception(result)
+            else:
+                done.set_result(result)
+
+        self.worker.propose(Proposal(held, registers, NOW_NS, acked_through=acked), reply)
+        return done
+
+    def seal(self) -> asyncio.Future[Sealed]:
+        done: asyncio.Future[Sealed] = asyncio.get_running_loop().create_future()
+        self.worker.seal(
+            lambda sealed: done.set_exception(sealed) if isinstance(sealed, Exception) else done.set_result(sealed)
+        )
+        return done
+
+    def acked(self, through: int) -> asyncio.Future[None]:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.worker.acked(through, lambda: done.set_result(None))
+        return done
+
+    async def released(self) -> None:
+        done = asyncio.Event()
+        self.on_release = done.set
+        self.worker.release()
+        await asyncio.wait_for(done.wait(), TIMEOUT_S)
+
+
+class Stalled(ThreadPoolExecutor):
+    """Begins nothing before it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.go = threading.Event()
+        self.submit(self.go.wait)
+
+
+@pytest.fixture
+def executor() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as made:
+        yield made
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[SpoolDirectory]:
+    made = SpoolDirectory(tmp_path / "spools", FsyncMode(), b"\1" * 16, SpoolBudget())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def held(directory: SpoolDirectory, executor: ThreadPoolExecutor) -> Held:
+    return Held(directory, executor)
+
+
+def fail_writes(monkeypatch: pytest.MonkeyPatch, after: int = 0) -> None:
+    """The disk is full, for all but the first writes of content."""
+    write, writes = SpoolFile.write, 0
+
+    def failing(self: SpoolFile, position: int, data: bytes | memoryview) -> None:
+        nonlocal writes
+        writes += 1
+        if writes > after:
+            raise UnavailableError(f"could not write: {errno.errorcode[errno.ENOSPC]}")
+        write(self, position, data)
+
+    monkeypatch.setattr(SpoolFile, "write", failing)
+
+
+async def test_steps_are_done_and_answered_in_the_order_they_are_asked_for(held: Held) -> None:
+    replies = [held.propose(fragment(0), LabelSet())]
+    content = b""
+    for part in (b"one ", b"two ", b"three"):
+        held.worker.content(part, 0)
+        content += part
+        replies.append(held.propose(fragment(0, content)))
+    statuses = [(await reply).status for reply in replies]
+    assert statuses == [Status.OK] * 4
+    assert held.order == [fragment(0), fragment(0, b"one "), fragment(0, b"one two "), fragment(0, content)]
+    assert held.worker.spool.fragment == fragment(0, content)
+
+
+async def test_what_is_committed_is_shown_once_it_is_acknowledged_and_on_the_event_loop(held: Held) -> None:
+    held.worker.content(b"abc", 0)
+    await held.propose(fragment(0, b"abc"))
+    assert held.observed.shown == []
+    await held.acked(3)
+    assert held.observed.shown == [fragment(0, b"abc")]
+    assert held.observed.contents == [b"abc"]
+    assert held.observed.told[-1] == 3
+    assert held.observed.threads == {threading.get_ident()}
+    await held.acked(3)
+    assert held.observed.shown == [fragment(0, b"abc")]
+
+
+async def test_an_acknowledgement_waits_for_the_commit_that_was_asked_for_before_it(held: Held) -> None:
+    held.worker.content(b"abc", 0)
+    committed = held.propose(fragment(0, b"abc"))
+    await held.acked(3)
+    assert committed.done()
+    assert held.observed.shown == [fragment(0, b"abc")]
+
+
+async def test_a_primary_that_does_not_tell_shows_what_it_commits(held: Held) -> None:
+    held.worker.content(b"abc", 0)
+    await held.propose(fragment(0, b"abc"), acked=None)
+    assert held.observed.shown == [fragment(0, b"abc")]
+
+
+async def test_content_is_sealed_with_its_own_sum_and_the_fragments(held: Held) -> None:
+    held.worker.content(b"first", 0)
+    sealed = await held.seal()
+    assert sealed == Sealed(fragment(0, b"first"), hashlib.sha1(b"first").digest())
+    await held.propose(sealed.fragment)
+    for delta, part in ((0, b"sec"), (3, memoryview(b"ond"))):
+        held.worker.content(part, delta)
+    sealed = await held.seal()
+    assert sealed == Sealed(fragment(0, b"firstsecond"), hashlib.sha1(b"second").digest())
+    await held.propose(fragment(0, b"first"))
+    held.worker.content(b"third", 0)
+    sealed = await held.seal()
+    assert sealed == Sealed(fragment(0, b"firstthird"), hashlib.sha1(b"third").digest())
+
+
+async def test_a_fragment_that_is_begun_hands_the_one_before_it_on(held: Held) -> None:
+    held.worker.content(b"abc", 0)
+    await held.propose(fragment(0, b"abc"))
+    await held.propose(fragment(3))
+    assert held.observed.handed == [fragment(0, b"abc")]
+    held.worker.content(b"def", 0)
+    assert (await held.seal()).content_sum == hashlib.sha1(b"def").digest()
+
+
+async def test_what_is_given_back_is_rolled_back(held: Held) -> None:
+    held.worker.content(b"abc", 0)
+    await held.propose(fragment(0, b"abc"))
+    held.worker.content(b"pending", 0)
+    await held.released()
+    assert held.releases[0].next() == fragment(0, b"abc")
+    assert held.releases[0].registers == X
+
+
+async def test_it_is_given_back_only_after_all_that_was_asked_for(held: Held) -> None:
+    held.worker.content(b"abc", 0)
+    committed = held.propose(fragment(0, b"abc"))
+    await held.released()
+    assert committed.done()
+    assert held.releases == [held.worker.spool]
+    assert held.releases[0].fragment == fragment(0, b"abc")
+
+
+async def test_a_write_that_fails_fails_all_that_follows_and_its_holder_is_told(
+    held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held.worker.content(b"abc", 0)
+    await held.propose(fragment(0, b"abc"))
+    fail_writes(monkeypatch, after=1)
+    held.worker.content(b"fits", 0)
+    held.worker.content(b"does not", 4)
+    with pytest.raises(UnavailableError):
+        await held.seal()
+    with pytest.raises(UnavailableError):
+        await held.propose(fragment(0, b"abcfits"))
+    await held.acked(3)
+    assert held.failures
+    assert set(map(str, held.failures)) == {"could not write: ENOSPC"}
+    assert held.worker.spool.fragment == fragment(0, b"abc")
+
+
+async def test_after_a_failure_the_next_holder_has_a_spool_as_it_was_committed(
+    held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held.worker.content(b"abc", 0)
+    await held.propose(fragment(0, b"abc"))
+    with monkeypatch.context() as patch:
+        fail_writes(patch)
+        held.worker.content(b"lost", 0)
+        with pytest.raises(UnavailableError):
+            await held.propose(fragment(0, b"abclost"))
+        await held.released()
+    assert held.releases[0].next() == fragment(0, b"abc")
+    second: list[Exception] = []
+    held.worker.watch(second.append)
+    held.worker.content(b"def", 0)
+    assert (await held.propose(fragment(0, b"abcdef"))).status is Status.OK
+    await held.acked(6)
+    assert held.observed.contents[-1] == b"abcdef"
+    assert second == []
+
+
+async def test_what_failed_for_one_holder_is_not_told_to_the_next(
+    directory: SpoolDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several steps fail in one go, and the first of them already makes the holder let go."""
+    with Stalled() as executor:
+        held = Held(directory, executor)
+        fail_writes(monkeypatch)
+        ended: list[str] = []
+        replies: list[Reply | Exception] = []
+        served = asyncio.Event()
+
+        def let_go(failure: Exception) -> None:
+            ended.append(f"first: {failure}")
+            held.worker.release()
+
+        def take_over() -> None:
+            held.worker.watch(lambda failure: ended.append(f"second: {failure}"))
+            held.worker.propose(Proposal(fragment(0), LabelSet(), NOW_NS), lambda reply: take(reply))
+
+        def take(reply: Reply | Exception) -> None:
+            replies.append(reply)
+            served.set()
+
+        held.worker.watch(let_go)
+        held.on_release = take_over
+        # The first step goes alone, and those behind it together.
+        held.worker.seal(lambda _: None)
+        held.worker.content(b"abc", 0)
+        held.worker.content(b"def", 3)
+        asked = held.propose(fragment(0, b"abcdef"))
+        executor.go.set()
+        await asyncio.wait_for(served.wait(), TIMEOUT_S)
+        assert isinstance(asked.exception(), UnavailableError)
+        assert ended == ["first: could not write: ENOSPC"]
+        assert replies == [Reply(Status.OK)]
+        assert len(held.releases) == 1
+
+
+async def test_what_a_callback_asks_for_is_done_after_what_was_asked_for_before(
+    directory: SpoolDirectory,
+) -> None:
+    with Stalled() as executor:
+        held = Held(directory, executor)
+        order: list[str] = []
+        done = asyncio.Event()
+
+        def first(_: Reply | Exception) -> None:
+            order.append("first")
+            held.worker.acked(9, lambda: order.append("acked by the first"))
+            held.worker.release()
+
+        def released() -> None:
+            order.append("released")
+            done.set()
+
+        held.on_release = released
+        # It goes alone, and those behind it together.
+        held.worker.seal(lambda _: None)
+        held.worker.propose(Proposal(fragment(0), LabelSet(), NOW_NS, acked_through=0), first)
+        held.worker.content(b"abc", 0)
+        held.worker.propose(Proposal(fragment(0, b"abc"), X, NOW_NS, acked_through=0), lambda _: order.append("second"))
+        executor.go.set()
+        await asyncio.wait_for(done.wait(), TIMEOUT_S)
+        assert order == ["first", "second", "acked by the first", "released"]
+
+
+async def test_who_takes_over_at_once_does_not_work_beside_the_thread(held: Held) -> None:
+    """Each holder asks for something on the disk and something that needs none, in the very moment it takes over."""
+    rounds, done = 200, asyncio.Event()
+    content = b""
+    order: list[int] = []
+    expected: list[int] = []
+
+    def take_over() -> None:
+        nonlocal content
+        turn = len(held.releases)
+        if turn > rounds:
+            done.set()
+            return
+        held.worker.content(b"x", 0)
+        content += b"x"
+        ended = len(content)
+        held.worker.propose(
+            Proposal(fragment(0, content), X, NOW_NS, acked_through=0), lambda _: order.append(2 * ended)
+        )
+        held.worker.acked(ended, lambda: order.append(2 * ended + 1))
+        expected.extend((2 * ended, 2 * ended + 1))
+        held.worker.release()
+
+    held.on_release = take_over
+    held.worker.release()
+    await asyncio.wait_for(done.wait(), TIMEOUT_S)
+    assert order == expected
+    assert held.worker.spool.fragment == fragment(0, content)
+    assert held.observed.shown[-1] == fragment(0, content)
+
+
+async def test_content_out_of_order_is_told_to_the_holder(held: Held) -> None:
+    held.worker.content(b"abc", 0)
+    held.worker.content(b"def", 5)
+    with pytest.raises(Exception, match="out of order"):
+        await held.propose(fragment(0, b"abcdef"))
+    assert "out of order" in str(held.failures[0])
+
+
+async def test_who_has_given_it_back_hears_of_no_failure(directory: SpoolDirectory) -> None:
+    with Stalled() as executor:
+        held = Held(directory, executor)
+        held.worker.content(b"abc", 7)
+        held.worker.release()
+        executor.go.set()
+        done = asyncio.Event()
+        held.on_release = done.set
+        await asyncio.wait_for(done.wait(), TIMEOUT_S)
+        assert held.failures == []
+
+
+async def test_who_sends_more_than_the_disk_takes_waits_for_room(directory: SpoolDirectory) -> None:
+    with Stalled() as executor:
+        held = Held(directory, executor)
+        chunk = bytes(1 << 20)
+        for at in range(QUEUED_BYTES_MAX // len(chunk)):
+            held.worker.content(chunk, at * len(chunk))
+        held.worker.content(b"x", QUEUED_BYTES_MAX)
+        assert not held.worker.has_room
+        waiting = asyncio.get_running_loop().create_future()
+
+        async def wait() -> None:
+            await held.worker.wait_room()
+            waiting.set_result(None)
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(wait())
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            executor.go.set()
+            await asyncio.wait_for(waiting, TIMEOUT_S)
+        assert (await held.seal()).fragment.end == QUEUED_BYTES_MAX + 1
+
+
+async def test_content_that_could_not_be_written_makes_room_too(
+    directory: SpoolDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Stalled() as executor:
+        held = Held(directory, executor)
+        fail_writes(monkeypatch)
+        held.worker.content(bytes(QUEUED_BYTES_MAX + 1), 0)
+        assert not held.worker.has_room
+        executor.go.set()
+        await asyncio.wait_for(held.worker.wait_room(), TIMEOUT_S)
+
+
+async def test_what_is_handed_on_goes_to_the_persister_without_what_is_pending(held: Held) -> None:
+    held.worker.content(b"abc", 0)
+    await held.propose(fragment(0, b"abc"))
+    held.worker.content(b"pending", 0)
+    done = asyncio.Event()
+    held.worker.hand_on(done.set)
+    await asyncio.wait_for(done.wait(), TIMEOUT_S)
+    assert held.observed.handed == [fragment(0, b"abc")]
+    assert held.observed.given_ups == 1
+
+
+async def test_a_spool_that_failed_can_still_be_handed_on(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
+    held.worker.content(b"abc", 0)
+    await held.propose(fragment(0, b"abc"))
+    fail_writes(monkeypatch)
+    held.worker.content(b"lost", 0)
+    done = asyncio.Event()
+    held.worker.hand_on(done.set)
+    await asyncio.wait_for(done.wait(), TIMEOUT_S)
+    assert held.observed.handed == [fragment(0, b"abc")]
