@@ -24,11 +24,11 @@ from broker.resolution import Resolution, Wanted
 from broker.resolver import Resolver
 from broker.resolving import REVISION_WAIT_S, resolve_within
 from fragment.spool_file import SpoolFile
+from protocol.auth import Claims
 from protocol.errors import GazetteError, Status, UnavailableError, ValidationError
 from protocol.gen import journal_pb2 as pb
 from protocol.identifier import strip_meta
 from protocol.route import ProcessId
-from protocol.rpc.method import Call
 from protocol.selector import LabelSelector
 
 UNDERFLOW = "append stream: client stream didn't sustain the minimum append data rate"
@@ -59,7 +59,18 @@ class AppendBroker(Protocol):
 
     def open_streams(self, replica: LocalReplica, pipeline: Pipeline) -> Mapping[ProcessId, GrpcPeerStream]: ...
 
-    def proxy_append(self, resolution: Resolution, journal: str) -> grpc.aio.StreamUnaryCall[bytes, bytes]: ...
+    def proxy_append(self, resolution: Resolution, journal: str) -> grpc.aio.StreamUnaryAppendCall: ...
+
+
+class AppendCall(Protocol):
+    """A client's stream of messages: a call of gRPC, or what the gateway makes of a request."""
+
+    @property
+    def claims(self) -> Claims: ...
+
+    async def receive(self) -> bytes | None:
+        """The next message; None when there are no more."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +139,7 @@ class _Append:
             await self._turn.wait()
 
 
-async def append(broker: AppendBroker, call: Call[bytes, bytes]) -> bytes:
+async def append(broker: AppendBroker, call: AppendCall) -> bytes:
     """Serve one append; the response as bytes, since that of a primary elsewhere is passed on as it came."""
     raw = await call.receive()
     if raw is None:
@@ -181,7 +192,7 @@ def _begin_flow(broker: AppendBroker, served: _Append) -> None:
 
 
 async def _next(
-    broker: AppendBroker, served: _Append, call: Call[bytes, bytes]
+    broker: AppendBroker, served: _Append, call: AppendCall
 ) -> tuple[Chunk | Intent | End | Failed, bool]:
     """The client's next message, at the rates the journal allows, and whether it was held back."""
     replica, pipeline = served.replica, served.run.fsm.pipeline
@@ -228,7 +239,7 @@ async def _held_back(replica: LocalReplica, pause_s: float) -> None:
 
 
 async def _proxied(
-    broker: AppendBroker, resolution: Resolution, request: pb.AppendRequest, call: Call[bytes, bytes]
+    broker: AppendBroker, resolution: Resolution, request: pb.AppendRequest, call: AppendCall
 ) -> bytes:
     """Pass everything on as it comes. The primary's answer is the client's, and so is its failure."""
     request.header.CopyFrom(forwarded_header(resolution))
@@ -245,7 +256,7 @@ async def _proxied(
         upstream.cancel()
 
 
-async def _relayed(call: Call[bytes, bytes], upstream: grpc.aio.StreamUnaryCall[bytes, bytes], opening: bytes) -> None:
+async def _relayed(call: AppendCall, upstream: grpc.aio.StreamUnaryAppendCall, opening: bytes) -> None:
     try:
         await upstream.write(opening)
         while (raw := await call.receive()) is not None:

@@ -257,7 +257,14 @@ class AppendFSM:
         return (*self._shut_down(), TakeSpool())
 
     def _is_routed(self, pipeline: Pipeline) -> bool:
-        return pipeline.header.route.equivalent(self._resolution.header.route)
+        """Whether the pipeline leads to the replicas of the Route.
+
+        A member that was assigned anew since has made a new replica, to which our stream to its old one does not lead:
+        even if the Route is the same again, as it is for those who see several changes as one.
+        """
+        resolution, built = self._resolution, pipeline.header
+        is_anew = any(kv.create_revision > built.etcd.revision for kv in resolution.assignments)
+        return built.route.equivalent(resolution.header.route) and not is_anew
 
     def _on_opened(self, pipeline: Pipeline) -> Effects:
         self.pipeline, self._is_first_sync, self._sync_rounds = pipeline, True, 0

@@ -124,7 +124,7 @@ class AppendRun:
         self._run()
 
     def feed(self, event: Chunk | Intent | End | Failed) -> None:
-        """What the client sent. One at a time, each after the port was asked for it. A client that is gone is not heard."""
+        """What the client sent, one at a time, each after the port was asked for it. One that is gone is not heard."""
         if not self._is_cancelled:
             self._on(event)
 

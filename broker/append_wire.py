@@ -21,11 +21,12 @@ _CONTENT = 4 << 3 | 2
 
 
 def decode_opening(raw: bytes) -> pb.AppendRequest:
-    """The first message. Raises a ValidationError."""
+    """The first message. Raises a ValidationError.
+
+    One that names no journal is not malformed, to Gazette: there is just no such journal.
+    """
     request = pb.AppendRequest.FromString(raw)
     validate(request)
-    if not request.journal:
-        raise ValidationError("the first message of an append names its journal", "Journal")
     return request
 
 

@@ -14,15 +14,18 @@ from functools import partial
 import grpc
 
 from allocator.etcd_client import EtcdClient
+from allocator.etcd_errors import EtcdError
 from allocator.keys import item_key, items_prefix
 from allocator.keyspace_view import KeySpaceView
 from allocator.keyspace_watch import KeySpaceWatch
 from allocator.transaction import Transaction
+from broker.answer_header import reachable
 from broker.append_api import AppendRates
 from broker.append_event import Ready
 from broker.append_run import Withdraw
 from broker.cluster_keys import MAX_REPLICATION, BrokerEntity
 from broker.journal_item import JournalItem
+from broker.last_spec import LastSpec
 from broker.local_replica import LocalReplica
 from broker.peer_stream import GrpcPeerStream
 from broker.peers import Peer, PeerChannels
@@ -148,8 +151,10 @@ class JournalBroker:
     async def _transact(self, transaction: Transaction, done: Callable[[int | GazetteError | None], None]) -> None:
         try:
             committed = await self.surroundings.etcd.commit(transaction)
-        except GazetteError as error:
-            done(error)
+        except EtcdError as error:
+            # Not in its own words, which name hosts.
+            log.warning("etcd did not do a transaction of a journal's primary", extra={"error": str(error)})
+            done(UnavailableError("etcd cannot be reached, or does not answer: try again"))
         else:
             done(committed.header.revision if committed.succeeded else None)
 
@@ -171,8 +176,10 @@ class JournalBroker:
         except UnavailableError as error:
             done(error)
             return
-        await replica.live.wait_first_refresh()
+        # First: a store that cannot be used can be listed just as little.
         unhealthy = await self.healths.problem(url) if url is not None else None
+        if unhealthy is None:
+            await replica.live.wait_first_refresh()
         done(Ready(replica.index.summary(), unhealthy))
 
     def _first_store(self, replica: LocalReplica) -> str | None:
@@ -196,7 +203,9 @@ class JournalBroker:
 
     def peer_of(self, resolution: Resolution) -> Peer:
         """Whom a request is to be passed on to: the one that was resolved, or the member nearest to us."""
-        route, wanted = resolution.header.route, resolution.header.process_id
+        route, wanted = reachable(resolution.header.route), resolution.header.process_id
+        if not route.members or (wanted is not None and wanted not in route.members):
+            raise UnavailableError("whoever holds the journal cannot be reached: another one soon takes over")
         member = wanted or min(route.members, key=lambda member: (member.zone != self.own_id.zone, member))
         assert route.endpoints is not None
         return Peer(member, route.endpoints[route.members.index(member)], member in resolution.kin)
@@ -207,7 +216,8 @@ class JournalBroker:
         surroundings = self.surroundings
         live: LiveIndex[SpoolFile] = LiveIndex(journal, surroundings.now_s, surroundings.chance)
         replica = LocalReplica(journal, create_revision, live)
-        writer = SpoolWriter(journal, surroundings.directory, partial(self._encoded_spec, journal))
+        last_spec = LastSpec(lambda: surroundings.watch.view, self.root, journal, create_revision)
+        writer = SpoolWriter(journal, surroundings.directory, last_spec)
         observer = _Observer(replica, self.persister, self.compression)
         replica.equip(SpoolWorker(writer, surroundings.executor, observer, replica.spool_released, surroundings.hasher))
         replica.given_up.listen(lambda: self._given_up(replica))
@@ -266,7 +276,7 @@ class JournalBroker:
                     open_store=self.surroundings.stores.open,
                     dry_run=self.policy.report_retention,
                 )
-            except GazetteError as error:
+            except (GazetteError, EtcdError) as error:
                 extra = {"journal": replica.journal, "error": str(error)}
                 log.warning("fragments past retention could not be removed (will retry)", extra=extra)
 
@@ -281,10 +291,6 @@ class JournalBroker:
         self.resolver.stop()
         if self._not_given_up:
             await self._all_given_up.wait()
-
-    def _encoded_spec(self, journal: str) -> bytes:
-        kv = self.resolver.view.get(item_key(self.root, journal))
-        return kv.raw if kv is not None else b""
 
     def _interval_s(self, journal: str) -> float:
         current = self.spec_now(journal)

@@ -14,12 +14,12 @@ from broker.replica import Replica
 from broker.replication_message import Acked, Answer, Content, Message, Propose
 from broker.resolution import EVERYTHING, Resolution, Wanted
 from fragment.spool import Proposal, Reply
-from protocol.errors import GazetteError, Status, ValidationError
+from protocol.errors import GazetteError, Status, UnavailableError, ValidationError
 from protocol.fragment import Fragment
 from protocol.selector import LabelSelector
 
 
-class ReplicationError(GazetteError):
+class ReplicationError(UnavailableError):
     """A primary asked for what cannot be done here. Its stream ends."""
 
 
@@ -191,7 +191,7 @@ class Replication:
             held.acked(through, _nothing)
 
     def _on_failed(self, failure: Exception) -> None:
-        self._end(failure if isinstance(failure, GazetteError) else ReplicationError(f"spool failed: {failure}"))
+        self._end(failure if isinstance(failure, UnavailableError) else ReplicationError(str(failure)))
 
     def _end(self, error: GazetteError | None) -> None:
         if not self._is_over:

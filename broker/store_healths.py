@@ -35,7 +35,7 @@ class StoreHealths:
     def of(self, url: str) -> StoreHealth:
         checked = self._checked.get(url)
         if checked is None or checked.task.done():
-            health = StoreHealth(url, partial(self._open_store, url), self._chance)
+            health = StoreHealth(_shown(url), partial(self._open_store, url), self._chance)
             checked = self._checked[url] = _Checked(health, self._tasks.create_task(health.run()))
         checked.was_used = True
         return checked.health
@@ -56,7 +56,7 @@ class StoreHealths:
         while not current.is_healthy and not current.is_final and wake_ups < _WAKE_UPS_MAX:
             current = await health.wait_next()
             wake_ups += 1
-        return None if current.is_healthy else f"fragment store {url} unhealthy: {current.problem}"
+        return None if current.is_healthy else f"fragment store {_shown(url)} unhealthy: {current.problem}"
 
     async def sweep_forever(self) -> None:
         """Stores that nobody asks about any more are not checked any more."""
@@ -66,3 +66,8 @@ class StoreHealths:
                 self._checked.pop(url).task.cancel()
             for checked in self._checked.values():
                 checked.was_used = False
+
+
+def _shown(url: str) -> str:
+    """Without its arguments, which may hold what is not for everybody's eyes."""
+    return url.partition("?")[0]

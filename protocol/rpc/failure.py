@@ -14,6 +14,7 @@ import grpc
 
 from protocol.errors import (
     CorruptError,
+    GazetteError,
     PermissionDeniedError,
     UnauthenticatedError,
     UnavailableError,
@@ -31,6 +32,8 @@ _CODES: dict[type[Exception], grpc.StatusCode] = {
     PermissionDeniedError: grpc.StatusCode.PERMISSION_DENIED,
     UnavailableError: grpc.StatusCode.UNAVAILABLE,
     CorruptError: grpc.StatusCode.DATA_LOSS,
+    # All others that somebody has thought of, and has found words for.
+    GazetteError: grpc.StatusCode.UNAVAILABLE,
 }
 
 

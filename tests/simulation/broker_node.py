@@ -6,9 +6,8 @@ the simulated network, etcd, store and disk here, and is called back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 from allocator.allocate import is_drained
@@ -23,6 +22,7 @@ from broker.append_event import Ready
 from broker.broker_member import KIN, BrokerMember
 from broker.cluster_keys import BrokerEntity, broker_decoder
 from broker.journal_item import JournalItem
+from broker.last_spec import LastSpec
 from broker.pipeline import PeerStream, Pipeline
 from broker.replica import Replica
 from broker.resolution import Resolution, Wanted
@@ -59,6 +59,7 @@ _DRAIN_S = 40.0
 _GRACE_S = 5.0
 _UPLOAD_S = 30.0
 _LIMIT = 64
+_SUFFIX = "broker-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,12 @@ class _Served(Protocol):
 
 
 def process_id(node: Node) -> ProcessId:
-    return ProcessId("zone-a" if node.number % 2 else "zone-b", node.name)
+    return ProcessId("zone-a" if node.number % 2 else "zone-b", f"{_SUFFIX}{node.name}")
+
+
+def node_name(suffix: str) -> str:
+    """Of the broker whose id has this suffix."""
+    return suffix.removeprefix(_SUFFIX)
 
 
 class BrokerNode:
@@ -261,6 +267,24 @@ class BrokerNode:
             self.surroundings.exiting(self.node, not self.persister.items and not self.replicas)
             raise CrashError
 
+    # For those who look from outside.
+
+    def held(self) -> Iterator[tuple[str, int, int, int]]:
+        """All that is committed here and may be in no store yet: journal, CreateRevision, begin and end."""
+        for replica in self.replicas:
+            fragment = replica.worker.spool.fragment
+            yield replica.journal, replica.create_revision, fragment.begin, fragment.end
+        for item in self.persister.items:
+            yield item.fragment.journal, item.create_revision, item.fragment.begin, item.fragment.end
+
+    def unreleased(self) -> Iterator[str]:
+        """Pipelines that somebody has although nobody appends, and replicas that were stopped long ago."""
+        for replica in self.replicas:
+            if replica.is_stopped:
+                yield f"{replica.name}, which was stopped"
+            elif replica.pipeline.is_taken:
+                yield f"the pipeline of {replica.name}"
+
     # Calls.
 
     def _accept(self, stream: Stream, method: str) -> tuple[OnMessage, OnEnd]:
@@ -319,13 +343,16 @@ class BrokerNode:
     def open_streams(self, pipeline: Pipeline) -> Mapping[ProcessId, PeerStream]:
         network, nodes = self.surroundings.network, self._world.nodes
         return {
-            peer: SimulatedPeerStream(network, self.node, nodes[peer.suffix], peer, pipeline) for peer in pipeline.peers
+            peer: SimulatedPeerStream(network, self.node, nodes[node_name(peer.suffix)], peer, pipeline)
+            for peer in pipeline.peers
         }
 
     def forward(
         self, peer: ProcessId, method: str, heard: Callable[[Any], None], ended: Callable[[End], None]
     ) -> Stream:
-        return self.surroundings.network.open(self.node, self._world.nodes[peer.suffix], method, heard, ended)
+        return self.surroundings.network.open(
+            self.node, self._world.nodes[node_name(peer.suffix)], method, heard, ended
+        )
 
     def nearest(self, resolution: Resolution) -> ProcessId:
         members = resolution.header.route.members
@@ -339,15 +366,12 @@ class BrokerNode:
             return None
         return CurrentSpec(kv.value.value.spec, kv.create_revision)
 
-    def _encoded_spec(self, journal: str) -> bytes:
-        kv = self._mirror.view.get(item_key(ROOT, journal))
-        return kv.raw if kv is not None else b""
-
     def _start_replica(self, journal: str, create_revision: int) -> SimulatedReplica:
         self._replica_count += 1
         name = f"{self.node.name}/{self.node.life}/{self._replica_count}"
         replica = SimulatedReplica(self.node, name, journal, create_revision)
-        writer = self._directory.writer(journal, partial(self._encoded_spec, journal))
+        last_spec = LastSpec(lambda: self._mirror.view, ROOT, journal, create_revision)
+        writer = self._directory.writer(journal, last_spec)
         replica.equip(
             spool_worker(
                 self.node,

@@ -27,6 +27,7 @@ from tests.simulation.world import Node
 
 TIMEOUT_S = 12.0
 _REGISTER = "fence"
+_BETWEEN_S = 0.02
 
 
 def journal_key(journal: str, create_revision: int) -> str:
@@ -120,6 +121,7 @@ class Appender:
         if self._at is None or self._chance.random() < 0.2:
             self._at = self._chance.choice(self._scene.brokers)
         self._call = _AppendCall(self._node, self._at, self._scene, plan, lambda call: self._settled(call, done))
+        self._call.start()
 
     def _settled(self, call: _AppendCall, done: Callable[[Append], None]) -> None:
         self._call = None
@@ -137,7 +139,8 @@ class Appender:
         done(append)
 
     def _done(self, append: Append) -> None:
-        pause_s = self._scene.append_pause_s * self._chance.expovariate(1.0)
+        mean_s = _BETWEEN_S if self._chance.random() < 0.7 else self._scene.append_pause_s
+        pause_s = mean_s * self._chance.expovariate(1.0)
         self._node.after(pause_s if append.outcome is Outcome.OK else max(pause_s, 0.2), self._next)
 
 
@@ -154,7 +157,9 @@ class _AppendCall:
         self._stream = scene.network.open(node, broker, APPEND, self._answered, self._ended)
         self._stream.send(_opening(plan))
         self._pieces = _pieces(node, plan.append.content)
-        node.after(TIMEOUT_S, self._time_out)
+
+    def start(self) -> None:
+        self._stream.node.after(TIMEOUT_S, self._time_out)
         self._send()
 
     def _send(self) -> None:
@@ -285,10 +290,9 @@ class Reader:
             self._reincarnate(answer.create_revision)
             return
         key = journal_key(self._journal, self.create_revision)
-        is_jump, self._is_jump = answer.is_jump or self._is_jump, False
-        self._scene.history.chunk(
-            self.name, key, answer.offset, answer.content, self._broker.name, is_jump=is_jump
-        )
+        is_jump = answer.is_jump or self._is_jump
+        self._is_jump = False
+        self._scene.history.chunk(self.name, key, answer.offset, answer.content, self._broker.name, is_jump=is_jump)
         self.position = answer.offset + len(answer.content)
         if self.is_done or self.position in self.lost:
             self._leave()

@@ -101,6 +101,7 @@ class Options:
     durable_spools: bool
     delay_mean_s: float
     watch_delay_s: float
+    # Clients append several times in a row, and then rest for so long on average.
     append_pause_s: float
     append_length_max: int
     fragment_length: int
@@ -121,16 +122,16 @@ class Options:
             journals=chance.choice((1, 1, 1, 2)),
             clients=chance.randint(1, 4),
             readers=chance.randint(1, 4),
-            duration_s=chance.choice((20.0, 40.0, 80.0)),
+            duration_s=chance.choice((8.0, 16.0, 32.0)),
             recovery_s=60.0,
             lease_ttl_s=chance.choice((5, 10, 20)),
             syncs_commits=chance.random() < 0.5,
             durable_spools=durable_spools,
             delay_mean_s=chance.choice((0.0005, 0.002, 0.02)),
             watch_delay_s=chance.choice((0.005, 0.05, 0.5)),
-            append_pause_s=chance.choice((0.01, 0.1, 0.5)),
+            append_pause_s=chance.choice((0.4, 1.5, 4.0)),
             append_length_max=chance.choice((20, 100, 1000)),
-            fragment_length=chance.choice((100, 1000, 10000)),
+            fragment_length=chance.choice((1024, 2048, 8192)),
             repeats_unknowns=chance.random() < 0.3,
             keeps_budget=chance.random() >= _OVER_BUDGET_RATE,
             intervals_s=_intervals(chance, list(kinds if kinds is not None else FaultKind)),
@@ -147,7 +148,7 @@ def _intervals(chance: Random, kinds: list[FaultKind]) -> tuple[tuple[FaultKind,
     """Often few kinds, sometimes none, and each rarely or often."""
     count = min(len(kinds), chance.choice((0, 1, 1, 2, 2, 3, 4, 6, 10)))
     drawn = chance.sample(kinds, count)
-    return tuple((kind, kind.interval_s * chance.choice((0.3, 1.0, 3.0))) for kind in drawn)
+    return tuple((kind, kind.interval_s * chance.choice((0.15, 0.4, 1.2))) for kind in drawn)
 
 
 def broker_names(options: Options) -> tuple[str, ...]:

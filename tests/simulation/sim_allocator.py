@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from allocator.converge import Batch, converge
 from allocator.etcd_client import Committed
@@ -77,7 +78,7 @@ class SimulatedAllocator:
         while self._batches:
             batch = self._batches.popleft().without_adding_to(self._unfreed)
             if batch.changes:
-                self._access.commit(batch.transaction, lambda answer, batch=batch: self._done(view, batch, answer))
+                self._access.commit(batch.transaction, partial(self._done, view, batch))
                 return
         self._is_busy = False
         if self._revision is not None:

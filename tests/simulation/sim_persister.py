@@ -13,7 +13,7 @@ from fragment.stores.blob_store import BlobStore
 from protocol.errors import CorruptError, GazetteError, UnavailableError
 from protocol.fragment import Fragment
 from tests.simulation.store import Store, path_in_store
-from tests.simulation.world import Node
+from tests.simulation.world import Node, Timer
 
 
 class _Wake(asyncio.Event):
@@ -35,7 +35,16 @@ class SimulatedPersister(Persister):
         self._store_now = store
         self._changed = _Wake(self._wake)
         self._is_awake = False
+        self._timer: Timer | None = None
         self._finished: Callable[[], None] | None = None
+        # Hears of bytes that were dropped: journal, CreateRevision, begin and end.
+        self.cut: Callable[[str, int, int, int], None] = lambda *_: None
+
+    def _tell_of_cut(self, item: Item, decided: Fragment | None) -> None:
+        super()._tell_of_cut(item, decided)
+        begin = decided.end if decided else item.fragment.begin
+        if begin < item.fragment.end:
+            self.cut(item.fragment.journal, item.create_revision, begin, item.fragment.end)
 
     @property
     def items(self) -> list[Item]:
@@ -63,9 +72,9 @@ class SimulatedPersister(Persister):
         for item in self._queue.start(now_s):
             self._begin(item)
         due_s = self._queue.next_due_s()
-        if due_s is not None:
-            # It may well be told earlier of something to do; then this is once too often, and does no harm.
-            self._node.after(max(0.0, due_s - now_s) + 0.001, self._pump)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if due_s is None else self._node.timer(max(0.0, due_s - now_s) + 0.001, self._pump)
         if self._finished is not None and len(self._queue) <= self.undecided_count:
             finished, self._finished = self._finished, None
             finished()

@@ -204,7 +204,7 @@ def eventful(seed: int) -> Rig:
         if count % 10 == 9 and (completed := writer.complete().completed):
             fragment = completed.spool.fragment
             content = completed.file.read(0, fragment.content_length)
-            it.store.put(node, fragment, content, lambda _: None)
+            it.store.put(node, fragment.content_path, content, lambda _: None)
         stream = it.network.open(node, it.world.chance.choice(it.brokers()), "x", lambda _: None, lambda _: None)
         stream.send(count)
         stream.half_close()

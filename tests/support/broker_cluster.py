@@ -250,7 +250,11 @@ async def broker_cluster(
 
 
 def journal_spec(
-    name: str = "test/journal", replication: int = 3, codec: CompressionCodec = CompressionCodec.NONE, **policy: Any
+    name: str = "test/journal",
+    replication: int = 3,
+    codec: CompressionCodec = CompressionCodec.NONE,
+    flags: Flag = Flag.O_RDWR,
+    **policy: Any,
 ) -> JournalSpec:
     fragment = FragmentPolicy(1 << 16, codec, ("file:///",), refresh_interval_ns=1_000_000_000)
     return JournalSpec(
@@ -258,7 +262,7 @@ def journal_spec(
         replication,
         LabelSet(),
         replace(fragment, **policy),
-        Flag.O_RDWR,
+        flags,
     )
 
 

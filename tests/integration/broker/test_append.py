@@ -115,8 +115,6 @@ def _labels(**values: str) -> pb.LabelSet:
 @pytest.mark.parametrize(
     ("messages", "code"),
     [
-        pytest.param([{}], grpc.StatusCode.INVALID_ARGUMENT, id="first message without a journal"),
-        pytest.param([{"content": b"x"}], grpc.StatusCode.INVALID_ARGUMENT, id="content first"),
         pytest.param([{"journal": "JOURNAL", "content": b"x"}], grpc.StatusCode.INVALID_ARGUMENT, id="content at once"),
         pytest.param([{"journal": "JOURNAL"}], grpc.StatusCode.INVALID_ARGUMENT, id="no commit"),
         pytest.param([{"journal": "JOURNAL"}, {"content": b"x"}], grpc.StatusCode.INVALID_ARGUMENT, id="cut off"),

@@ -17,6 +17,7 @@ from broker.resolver import StoppedError
 from fragment.index import Summary
 from protocol.errors import GazetteError, Status, UnavailableError, ValidationError
 from protocol.journal import Suspend, SuspendLevel
+from protocol.route import ProcessId
 from protocol.selector import LabelSelector
 from tests.support.broker_cores import (
     JOURNAL,
@@ -737,3 +738,20 @@ def test_who_is_not_certain_to_be_a_member_does_not_acknowledge() -> None:
 
 def test_policy_of_these_tests_is_one_fragment() -> None:
     assert POLICY.length > 100_000
+
+
+@pytest.mark.parametrize("between", [((A, 0), (B, 1), (D, 2)), ((B, 0), (A, 1), (C, 2))], ids=["removed", "demoted"])
+def test_a_peer_that_made_a_new_replica_is_synchronised_with_though_the_route_is_the_same_again(
+    between: tuple[tuple[ProcessId, int], ...],
+) -> None:
+    """The primary sees both changes as one, and its stream goes to a replica that its peer has given up."""
+    cluster = three()
+    settled(cluster, b"first")
+    cluster.etcd.assign(*between)
+    for member in (B, C, D):
+        cluster.brokers[member].observe()
+    cluster.etcd.assign((A, 0), (B, 1), (C, 2))
+    settled(cluster, b"second")
+    for member in (A, B, C):
+        assert cluster.brokers[member].spool.reads(5, 11) == b"second"
+        assert all(replica.given_up.is_fired for replica in cluster.brokers[member].all_replicas[:-1])

@@ -158,6 +158,10 @@ class Watch:
         self.revision = 0
 
     async def snapshot(self) -> Names:
+        async with asyncio.timeout(10):
+            return await self._snapshot()
+
+    async def _snapshot(self) -> Names:
         found = await anext(self._messages)
         validate(found)
         assert found.header.etcd.revision > self.revision
@@ -214,7 +218,7 @@ async def test_changes_during_a_snapshot_make_for_another_one(cluster: JournalCl
     for at in range(JOURNALS_MAX + 1):
         cluster.put_journal(journal_spec(f"acme/part-{at:03}"))
     api = cluster.brokers[A].lists
-    async with aclosing(api.list_journals(asked(watch=True))) as messages:
+    async with asyncio.timeout(10), aclosing(api.list_journals(asked(watch=True))) as messages:
         first = await anext(messages)
         cluster.delete_journal("acme/part-000")
         assert names([first, await anext(messages)])[0] == "acme/part-000"

@@ -53,7 +53,8 @@ def asked(**fields: object) -> pb.ReadRequest:
 
 
 async def read(cluster: JournalCluster, at: ProcessId = A, **fields: object) -> list[pb.ReadResponse]:
-    messages = await cluster.brokers[at].read(asked(**fields))
+    async with asyncio.timeout(10):
+        messages = await cluster.brokers[at].read(asked(**fields))
     check_rules(messages)
     return messages
 

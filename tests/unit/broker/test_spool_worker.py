@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -56,6 +57,18 @@ def _nothing() -> None:
     pass
 
 
+T = TypeVar("T")
+
+
+def awaited(_: type[T]) -> asyncio.Future[T]:
+    """A future that fails if nothing is heard of it for long."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+    timer = loop.call_later(TIMEOUT_S, done.cancel)
+    done.add_done_callback(lambda _: timer.cancel())
+    return done
+
+
 class Held:
     """A SpoolWorker over real files, and futures for what it says."""
 
@@ -75,7 +88,7 @@ class Held:
         self.on_release()
 
     def propose(self, held: Fragment, registers: LabelSet = X, acked: int | None = 0) -> asyncio.Future[Reply]:
-        done: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        done = awaited(Reply)
 
         def reply(result: Reply | Exception) -> None:
             self.order.append(held)
@@ -88,15 +101,15 @@ class Held:
         return done
 
     def seal(self) -> asyncio.Future[Sealed]:
-        done: asyncio.Future[Sealed] = asyncio.get_running_loop().create_future()
+        done = awaited(Sealed)
         self.worker.seal(
             lambda sealed: done.set_exception(sealed) if isinstance(sealed, Exception) else done.set_result(sealed)
         )
         return done
 
-    def acked(self, through: int) -> asyncio.Future[None]:
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.worker.acked(through, lambda: done.set_result(None))
+    def acked(self, through: int) -> asyncio.Future[int]:
+        done = awaited(int)
+        self.worker.acked(through, lambda: done.set_result(through))
         return done
 
     async def released(self) -> None:

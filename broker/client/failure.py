@@ -1,0 +1,38 @@
+"""The only place where errors of gRPC become ours."""
+
+from __future__ import annotations
+
+import grpc
+
+from broker.client.outcome import FailedCallError
+from protocol.errors import (
+    CorruptError,
+    GazetteError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnavailableError,
+    ValidationError,
+)
+
+_DETAILS_MAX = 512
+
+_OF_CODES: dict[grpc.StatusCode, type[GazetteError]] = {
+    grpc.StatusCode.UNAVAILABLE: UnavailableError,
+    grpc.StatusCode.DEADLINE_EXCEEDED: UnavailableError,
+    # Not by us: that would be a CancelledError.
+    grpc.StatusCode.CANCELLED: UnavailableError,
+    grpc.StatusCode.ABORTED: UnavailableError,
+    grpc.StatusCode.UNAUTHENTICATED: UnauthenticatedError,
+    grpc.StatusCode.PERMISSION_DENIED: PermissionDeniedError,
+    grpc.StatusCode.INVALID_ARGUMENT: ValidationError,
+    grpc.StatusCode.DATA_LOSS: CorruptError,
+}
+
+
+def failure_of(error: grpc.aio.AioRpcError, endpoint: str) -> GazetteError:
+    """`error` in our terms, with the broker that it is about."""
+    code, details = error.code(), (error.details() or "")[:_DETAILS_MAX]
+    kind = _OF_CODES.get(code, FailedCallError)
+    if kind is ValidationError:
+        return ValidationError(details)
+    return kind(f"{endpoint}: {details or 'no reason was given'} ({code.name})")

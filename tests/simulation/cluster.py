@@ -1,0 +1,447 @@
+"""A run: a whole cluster with its clients, through faults, healing and a last look at everything. One seed, one run.
+
+    python -m tests.simulation.cluster --seed 17
+
+runs a seed again, exactly as it was, and prints what failed; ``--count 1000`` runs as many seeds from there on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from time import perf_counter
+from typing import cast
+
+from allocator.key_event import StoredKey
+from allocator.key_value import KeyValue
+from allocator.keys import Assignment, Item, assignments_prefix, item_key
+from allocator.transaction import Delete, Transaction
+from broker.cluster_keys import BrokerEntity, broker_decoder, route_of
+from broker.journal_item import ZONES, JournalItem
+from protocol.codec import CompressionCodec
+from protocol.journal import FragmentPolicy, JournalSpec
+from protocol.route import Route
+from tests.simulation.broker_node import ROOT, BrokerNode, Surroundings, node_name, process_id
+from tests.simulation.checkers import Final, FinalJournal, Violation, check
+from tests.simulation.client import Appender, HeadReader, Reader, Scene, StoreReader, journal_key
+from tests.simulation.disk import SimulatedDisk
+from tests.simulation.etcd import Etcd, EtcdFaults
+from tests.simulation.etcd_watch import WatchServer
+from tests.simulation.failure_report import failure_report
+from tests.simulation.faults import ETCD, STORE, Fault, FaultKind, Options, broker_names, schedule
+from tests.simulation.history import Append, History, Moment, Outcome
+from tests.simulation.injector import Injector
+from tests.simulation.network import Network, NetworkTimes
+from tests.simulation.spans import Span, common, without
+from tests.simulation.store import URL, Store, StoredFragment
+from tests.simulation.world import Node, World
+
+_SETTLE_S = 60.0
+_UPLOADED_S = 600.0
+_READ_S = 120.0
+_REFRESH_S = 8
+
+
+@dataclass(slots=True)
+class _Incarnation:
+    """A journal from its creation to its deletion."""
+
+    journal: str
+    create_revision: int
+    url: str
+    # What was acknowledged of it, and what was lost with processes or cut off by them.
+    acked: list[Span] = field(default_factory=list)
+    destroyed: list[Span] = field(default_factory=list)
+
+    @property
+    def key(self) -> str:
+        return journal_key(self.journal, self.create_revision)
+
+
+@dataclass(slots=True)
+class Run:
+    """What came of a seed."""
+
+    options: Options
+    faults: Sequence[Fault]
+    world: World
+    history: History
+    violations: list[Violation]
+    over_budget: bool
+    skipped: int
+
+    @property
+    def report(self) -> str:
+        return failure_report(self.options, self.faults, self.world, self.history, self.violations)
+
+
+class Cluster:
+    """Also the Operators of its injector."""
+
+    def __init__(self, options: Options, faults: Sequence[Fault]) -> None:
+        self.options = options
+        self.faults = faults
+        self.world = World(options.seed)
+        silence_s = min(10.0, options.lease_ttl_s * 0.4)
+        self.network = Network(self.world, NetworkTimes(mean_s=options.delay_mean_s, silence_s=silence_s))
+        self.etcd = Etcd(self.world.node(ETCD), EtcdFaults(watch_delay_s=options.watch_delay_s))
+        WatchServer(self.network, self.etcd)
+        self.store = Store(self.network, self.world.node(STORE))
+        self.history = History(lambda: self.world.now_s)
+        self._decode = broker_decoder(ROOT)
+        self._lease_file: dict[str, int] = {}
+        self._incarnations: dict[str, _Incarnation] = {}
+        self._current: dict[str, _Incarnation] = {}
+        self.journals = [f"acme/journal-{number}" for number in range(options.journals)]
+        for journal in self.journals:
+            self._create(journal)
+        self._disks: dict[str, SimulatedDisk] = {}
+        self.programs: dict[str, BrokerNode] = {}
+        self.brokers = [self._broker(name) for name in broker_names(options)]
+        self.injector = Injector(options, self.network, self.etcd, self.store, self._disks, self)
+        self._scene = Scene(
+            self.network,
+            self.store,
+            self.history,
+            self.brokers,
+            self.journals,
+            options.append_pause_s,
+            options.append_length_max,
+            options.repeats_unknowns,
+            self._acked,
+        )
+        self._clients: list[Appender] = []
+        self._readers: list[Reader | HeadReader | StoreReader] = []
+
+    # What there is.
+
+    def _broker(self, name: str) -> Node:
+        node = self.world.node(name)
+        disk = self._disks[name] = SimulatedDisk(node)
+        options = self.options
+        surroundings = Surroundings(
+            self.network,
+            self.etcd,
+            self.store,
+            disk,
+            options.lease_ttl_s,
+            options.syncs_commits,
+            self._lease_file,
+            self._exiting,
+        )
+
+        def boot(node: Node) -> BrokerNode:
+            program = self.programs[node.name] = BrokerNode(node, surroundings)
+            program.persister.cut = self._cut
+            return program
+
+        node.boot = boot
+        node.program = boot(node)
+        node.crash_listeners.insert(0, self._crashed)
+        return node
+
+    def _create(self, journal: str) -> None:
+        number = len(self._incarnations)
+        url = URL if not number else f"{URL}{number}/"
+        policy = FragmentPolicy(self.options.fragment_length, CompressionCodec.NONE, (url,), _REFRESH_S * 1_000_000_000)
+        spec = JournalSpec(journal, self.options.replication, fragment=policy)
+        revision = self._put_spec(spec)
+        incarnation = _Incarnation(journal, revision, url)
+        self._incarnations[incarnation.key] = self._current[journal] = incarnation
+
+    def _put_spec(self, spec: JournalSpec) -> int:
+        encoded = spec.to_proto().SerializeToString(deterministic=True)
+        return self.etcd.put(item_key(ROOT, spec.name), encoded).revision
+
+    def _spec(self, journal: str) -> JournalSpec | None:
+        stored = self.etcd.get(item_key(ROOT, journal))
+        if stored is None:
+            return None
+        item = cast(Item[JournalItem], self._decode(stored.key.decode(), stored.raw))
+        return item.value.spec
+
+    def _assignments(self, journal: str) -> list[KeyValue[Assignment[Route]]]:
+        listing = self.etcd.list_prefix(assignments_prefix(ROOT, journal))
+        assert not isinstance(listing, Exception)
+        return [_assigned(self._decode(stored.key.decode(), stored.raw), stored) for stored in listing.keys]
+
+    def _is_converged(self, journal: str) -> bool:
+        spec, assigned = self._spec(journal), self._assignments(journal)
+        if spec is None:
+            return False
+        route = route_of(assigned)
+        wanted = min(spec.replication, self.options.brokers)
+        return len(assigned) == wanted and all(kv.value.value.equivalent(route) for kv in assigned)
+
+    # What happens.
+
+    def _acked(self, append: Append) -> None:
+        incarnation = self._incarnations.get(append.journal)
+        assert incarnation is not None, f"{append.journal} never was"
+        incarnation.acked.append(Span(append.begin, append.end))
+
+    def _cut(self, journal: str, create_revision: int, begin: int, end: int) -> None:
+        self._destroy(journal, create_revision, begin, end)
+
+    def _destroy(self, journal: str, create_revision: int, begin: int, end: int) -> None:
+        if incarnation := self._incarnations.get(journal_key(journal, create_revision)):
+            incarnation.destroyed.append(Span(begin, end))
+
+    def _crashed(self, node: Node, _: bool) -> None:
+        program = self.programs[node.name]
+        for journal, create_revision, begin, end in program.held():
+            self._destroy(journal, create_revision, begin, end)
+
+    def _exiting(self, node: Node, is_clean: bool) -> None:
+        if is_clean:
+            self.injector.budget.excuse(node.name)
+        self.world.after(self.world.chance.uniform(1.0, 4.0), self.world.restart, node)
+
+    # What operators do.
+
+    def move(self, journal: int, chance: Random) -> None:
+        """By stopping a broker that has it, or by asking for other zones."""
+        name = self.journals[journal]
+        spec, assigned = self._spec(name), self._assignments(name)
+        if spec is None or not assigned:
+            return
+        if chance.random() < 0.5:
+            up = [node for node in self.brokers if node.is_up and not node.is_paused]
+            held = {node_name(kv.value.member.partition("#")[2]) for kv in assigned}
+            holders = [node for node in up if node.name in held]
+            if holders and len(up) > self.options.replication:
+                program = self.programs[chance.choice(holders).name]
+                program.node.after(0.0, program.drain)
+            return
+        zones = [zone for zone in ("zone-a", "zone-b") if self._size_of(zone) >= spec.replication]
+        chosen = chance.choice([None, *zones])
+        labels = spec.labels.remove(ZONES)
+        self._put_spec(replace(spec, labels=labels if chosen is None else labels.add(ZONES, chosen)))
+
+    def _size_of(self, zone: str) -> int:
+        return sum(process_id(node).zone == zone for node in self.brokers)
+
+    def change_replication(self, journal: int, replication: int) -> None:
+        spec = self._spec(self.journals[journal])
+        if spec is not None:
+            allowed = spec.labels.values_of(ZONES)
+            room = sum(map(self._size_of, allowed)) if allowed else self.options.brokers
+            self._put_spec(replace(spec, replication=min(replication, room)))
+
+    def recreate(self, journal: int) -> None:
+        """At once, so that some see both together, or after a while. It gets a store of its own: what is on its way to
+        the old one cannot be recalled."""
+        name = self.journals[journal]
+        if self._spec(name) is None:
+            return
+        self.etcd.commit(Transaction((), (Delete(item_key(ROOT, name)),)))
+        chance = self.world.chance
+        self.world.after(chance.choice((0.0, 0.02, 1.0, 5.0)), self._create, name)
+
+    def is_settled(self) -> bool:
+        return all(map(self._is_safe, self._current.values()))
+
+    def _is_safe(self, incarnation: _Incarnation) -> bool:
+        stored = [Span(found.fragment.begin, found.fragment.end) for found in self._objects(incarnation)]
+        missing = without(incarnation.acked, stored)
+        if not missing:
+            return True
+        spec = self._spec(incarnation.journal)
+        holders = [node for node in self.brokers if node.is_up and not without(missing, self._held(node, incarnation))]
+        return spec is not None and len(holders) >= spec.replication
+
+    def _held(self, node: Node, incarnation: _Incarnation) -> list[Span]:
+        return [
+            Span(begin, end)
+            for journal, create_revision, begin, end in self.programs[node.name].held()
+            if (journal, create_revision) == (incarnation.journal, incarnation.create_revision)
+        ]
+
+    def _objects(self, incarnation: _Incarnation) -> list[StoredFragment]:
+        return self.store.fragments(incarnation.journal, tuple(self.journals), incarnation.url)
+
+    # A run.
+
+    def run(self) -> Run:
+        self._until(_SETTLE_S, lambda: all(map(self._is_converged, self.journals)))
+        begin_s = self.world.now_s
+        self.injector.arm([replace(fault, at_s=fault.at_s + begin_s) for fault in self.faults])
+        self._start_clients()
+        self.world.run(begin_s + self.options.duration_s)
+        healed = self._heal()
+        final = self._last_look(healed)
+        over_budget = self.injector.budget.is_over
+        violations = check(self.history, final, over_budget=over_budget)
+        return Run(self.options, self.faults, self.world, self.history, violations, over_budget, self.injector.skipped)
+
+    def _start_clients(self) -> None:
+        options, world, scene = self.options, self.world, self._scene
+        self._clients = [Appender(world.node(f"c{number}"), scene) for number in range(options.clients)]
+        for number in range(options.readers):
+            node = world.node(f"r{number}")
+            journal = self.journals[number % len(self.journals)]
+            if number == 1:
+                self._readers.append(HeadReader(node, scene))
+            elif number == 3:
+                current = self._current[journal]
+                reader = StoreReader(node, scene, journal, current.url, current.create_revision)
+                self._readers.append(reader)
+                reader.start()
+            else:
+                self._readers.append(Reader(node, node.name, scene, journal))
+
+    def _heal(self) -> Moment:
+        """Everything works again, and clients go on until each has had a success."""
+        self.injector.heal()
+        healed = self.history.moment()
+        waiting = {client.name: client for client in self._clients}
+        looked = len(self.history.appends)
+
+        def has_recovered() -> bool:
+            nonlocal looked
+            pending = False
+            for append in self.history.appends[looked:]:
+                if append.outcome is Outcome.OK:
+                    waiting.pop(append.client, None)
+                pending = pending or append.outcome is Outcome.PENDING
+            if not pending:
+                looked = len(self.history.appends)
+            return not waiting
+
+        self._until(self.options.recovery_s, has_recovered)
+        for client in self._clients:
+            client.is_active = False
+        self._until(20.0, lambda: all(client.is_idle for client in self._clients))
+        return healed
+
+    def _last_look(self, healed: Moment) -> Final:
+        for reader in self._readers:
+            reader.is_active = False
+        heads = {journal: self._head(journal) for journal in self.journals}
+        self.etcd.faults.progress_s = 30.0
+        leaks: list[str] = []
+        if not self._until(_UPLOADED_S, self._is_uploaded):
+            leaks.extend(self._not_uploaded())
+        journals = {key: FinalJournal(objects=self._objects(held)) for key, held in self._incarnations.items()}
+        finals: list[Reader] = []
+        for journal in self.journals:
+            current = self._current[journal]
+            journals[current.key], readers = self._read_all(current, heads[journal])
+            finals.extend(readers)
+        self._until(_READ_S, lambda: all(reader.is_done for reader in finals))
+        for reader in finals:
+            reader.stop()
+        self.world.run(self.world.now_s + 2 * self.options.lease_ttl_s)
+        leaks.extend(self._leaks())
+        clients = tuple(client.name for client in self._clients)
+        return Final(journals, healed, self.options.recovery_s, clients, tuple(leaks))
+
+    def _head(self, journal: str) -> int:
+        """By the word of a barrier, which is as good as an append."""
+        client = self._clients[0]
+        answers: list[Append] = []
+        for _ in range(10):
+            client.barrier(journal, answers.append)
+            self._until(20.0, lambda: client.is_idle)
+            if answers and answers[-1].outcome is Outcome.OK:
+                return answers[-1].end
+            self.world.run(self.world.now_s + 1.0)
+        return 0
+
+    def _is_uploaded(self) -> bool:
+        return all(node.is_up and not self.programs[node.name].persister.items for node in self.brokers)
+
+    def _not_uploaded(self) -> list[str]:
+        return [
+            f"{node.name} has yet to upload {item.fragment}"
+            for node in self.brokers
+            for item in self.programs[node.name].persister.items
+        ]
+
+    def _read_all(self, incarnation: _Incarnation, head: int) -> tuple[FinalJournal, list[Reader]]:
+        """Somebody at each broker reads everything. Whatever is below what the spools hold must be in the store."""
+        objects = self._objects(incarnation)
+        stored = [Span(found.fragment.begin, found.fragment.end) for found in objects]
+        held = [self._held(node, incarnation) for node in self.brokers]
+        stored_through = min((span.begin for spans in held for span in spans), default=head)
+        everything = [*stored, *(span for spans in held for span in spans)]
+        missing = without([Span(0, head)], everything)
+        lost = common(without(missing, incarnation.acked), incarnation.destroyed)
+        readers = []
+        for node in self.brokers:
+            own = self.world.node(f"final-{node.name}-{incarnation.journal}")
+            reader = Reader(own, f"final-{node.name}", self._scene, incarnation.journal, node)
+            reader.create_revision = incarnation.create_revision
+            reader.target, reader.lost = head, {span.begin: span.end for span in lost}
+            readers.append(reader)
+        names = tuple(reader.name for reader in readers)
+        return FinalJournal(head, names, objects, min(stored_through, head), lost_tails=tuple(lost)), readers
+
+    def _leaks(self) -> list[str]:
+        leaks = [f"{node.name} is down" for node in self.brokers if not node.is_up]
+        if len(self.etcd.leases) > len(self.brokers):
+            leaks.append(f"{len(self.etcd.leases)} leases of {len(self.brokers)} brokers")
+        for node in self.brokers:
+            program = self.programs[node.name]
+            leaks.extend(f"{node.name} has not let go of {name}" for name in program.unreleased())
+        return leaks
+
+    def _until(self, timeout_s: float, is_reached: Callable[[], bool]) -> bool:
+        """Look now and then; whether it was reached in time."""
+        until_s = self.world.now_s + timeout_s
+        while not is_reached():
+            if self.world.now_s >= until_s:
+                return False
+            self.world.run(min(until_s, self.world.now_s + max(0.5, timeout_s / 100)))
+        return True
+
+
+def _assigned(entity: BrokerEntity, stored: StoredKey) -> KeyValue[Assignment[Route]]:
+    assert isinstance(entity, Assignment)
+    _, raw, create_revision, mod_revision, version, lease = stored
+    return KeyValue(stored.key.decode(), entity, raw, create_revision, mod_revision, version, lease)
+
+
+def no_faults(seed: int) -> Options:
+    return replace(Options.draw(seed), intervals_s=())
+
+
+def swarm(seed: int, kinds: Sequence[FaultKind] | None = None) -> Options:
+    """The schedules that this release has to survive."""
+    return replace(Options.draw(seed, kinds=kinds), keeps_budget=True)
+
+
+def run(options: Options, faults: Sequence[Fault] | None = None) -> Run:
+    return Cluster(options, schedule(options) if faults is None else faults).run()
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.cluster", description=__doc__)
+    parser.add_argument("--seed", type=int, default=0, help="the first seed to run")
+    parser.add_argument("--count", type=int, default=1, help="how many seeds")
+    parser.add_argument("--kinds", default=None, help="which faults there may be, by their names and with commas; none")
+    parsed = parser.parse_args(arguments)
+    logging.disable(logging.CRITICAL)
+    kinds = None if parsed.kinds is None else [FaultKind[name] for name in parsed.kinds.split(",") if name]
+    failed, over, events, begun_s = [], 0, 0, perf_counter()
+    for seed in range(parsed.seed, parsed.seed + parsed.count):
+        ran = run(swarm(seed, kinds))
+        over += ran.over_budget
+        events += ran.world.events
+        if ran.violations and not ran.over_budget:
+            failed.append(seed)
+            if len(failed) <= 3:
+                print(ran.report)
+    spent_s = perf_counter() - begun_s
+    rate = parsed.count / spent_s * 60
+    print(f"{parsed.count} runs, {len(failed)} failed, {over} over budget, {events} events, {rate:.0f} runs a minute")
+    print("failed:", failed)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
