@@ -59,7 +59,7 @@ class AppendBroker(Protocol):
 
     def open_streams(self, replica: LocalReplica, pipeline: Pipeline) -> Mapping[ProcessId, GrpcPeerStream]: ...
 
-    def proxy_append(self, resolution: Resolution, journal: str) -> grpc.aio.StreamUnaryAppendCall: ...
+    def proxy_append(self, resolution: Resolution, journal: str) -> grpc.aio.StreamUnaryCall[bytes, bytes]: ...
 
 
 class AppendCall(Protocol):
@@ -256,7 +256,7 @@ async def _proxied(
         upstream.cancel()
 
 
-async def _relayed(call: AppendCall, upstream: grpc.aio.StreamUnaryAppendCall, opening: bytes) -> None:
+async def _relayed(call: AppendCall, upstream: grpc.aio.StreamUnaryCall[bytes, bytes], opening: bytes) -> None:
     try:
         await upstream.write(opening)
         while (raw := await call.receive()) is not None:
