@@ -191,9 +191,7 @@ def _begin_flow(broker: AppendBroker, served: _Append) -> None:
     replica.flow.begin(max_rate, broker.rates.min_rate, broker.clock_s())
 
 
-async def _next(
-    broker: AppendBroker, served: _Append, call: AppendCall
-) -> tuple[Chunk | Intent | End | Failed, bool]:
+async def _next(broker: AppendBroker, served: _Append, call: AppendCall) -> tuple[Chunk | Intent | End | Failed, bool]:
     """The client's next message, at the rates the journal allows, and whether it was held back."""
     replica, pipeline = served.replica, served.run.fsm.pipeline
     assert replica is not None
@@ -238,9 +236,7 @@ async def _held_back(replica: LocalReplica, pause_s: float) -> None:
         withdraw()
 
 
-async def _proxied(
-    broker: AppendBroker, resolution: Resolution, request: pb.AppendRequest, call: AppendCall
-) -> bytes:
+async def _proxied(broker: AppendBroker, resolution: Resolution, request: pb.AppendRequest, call: AppendCall) -> bytes:
     """Pass everything on as it comes. The primary's answer is the client's, and so is its failure."""
     request.header.CopyFrom(forwarded_header(resolution))
     # A Go broker that is not the primary after all would exit at a name with more to it.

@@ -280,6 +280,9 @@ class AppendFSM:
 
     def _on_synchronised(self, ask: Ask) -> Effects:
         pipeline = self._held
+        if pipeline.is_closed:
+            # Its replica is given up, and there may be another. Whatever the peers said, it was about the old one.
+            return (*self._shut_down(), *self._resolve(self._read_through))
         if ask.failure is not None:
             return self._fail(ask.failure)
         verdict = judged(pipeline.head, pipeline.header.route, pipeline.header.etcd.revision, ask.answers)

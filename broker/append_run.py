@@ -172,6 +172,7 @@ class AppendRun:
             case Synchronise(pipeline, fragment, registers, is_first):
                 ask = pipeline.synchronise if is_first else pipeline.ask
                 ask(fragment, registers, self._port.now_ns(), self._on_answered)
+                self._close_when_stopped(pipeline)
             case ShutDown(pipeline):
                 pipeline.close()
             case Advertise(resolution):
@@ -264,7 +265,17 @@ class AppendRun:
         self._stop_waiting()
         self._on(Failed(ready) if isinstance(ready, GazetteError) else ready)
 
+    def _close_when_stopped(self, pipeline: Pipeline) -> None:
+        """Not to wait for peers on behalf of a replica that is given up.
+
+        They may be waiting for the one that came instead of it, whose streams and ours each have the spool of a peer.
+        """
+        assert self._owner is not None
+        if not any(isinstance(event, Answered) for event in self._events):
+            self._wait(self._owner.stopped.listen(pipeline.close))
+
     def _on_answered(self, ask: Ask) -> None:
+        self._stop_waiting()
         self._on(Answered(ask, self._port.is_certain()))
 
     def _on_transacted(self, revision: int | GazetteError | None) -> None:

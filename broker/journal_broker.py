@@ -30,7 +30,7 @@ from broker.local_replica import LocalReplica
 from broker.peer_stream import GrpcPeerStream
 from broker.peers import Peer, PeerChannels
 from broker.pipeline import Pipeline
-from broker.pulse import pulse_forever
+from broker.pulse import Pulse
 from broker.replication_wire import MessageEncoder
 from broker.resolution import Resolution
 from broker.resolver import Resolver
@@ -57,6 +57,8 @@ NS_PER_S = 1_000_000_000
 BUDGET_WAIT_S = 10.0
 """How long an append waits while too much is on disk that is not uploaded."""
 RETENTION_S = 600.0
+LISTINGS_MAX = 64
+TRANSACTIONS_MAX = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +107,11 @@ class JournalBroker:
         self.root = surroundings.watch.prefix
         self._loop = asyncio.get_running_loop()
         self._encoder = MessageEncoder()
+        # A broker that starts may be given thousands of journals at once.
+        self._listing = asyncio.Semaphore(LISTINGS_MAX)
+        self._transacting = asyncio.Semaphore(TRANSACTIONS_MAX)
         # What runs for each replica until it is to be given up.
-        self._tending: dict[LocalReplica, list[asyncio.Task[None]]] = {}
+        self._tending: dict[LocalReplica, asyncio.Task[None]] = {}
         self._names: Sequence[str] = ()
         self._names_view: KeySpaceView[BrokerEntity] | None = None
         self._not_given_up: set[LocalReplica] = set()
@@ -150,7 +155,8 @@ class JournalBroker:
 
     async def _transact(self, transaction: Transaction, done: Callable[[int | GazetteError | None], None]) -> None:
         try:
-            committed = await self.surroundings.etcd.commit(transaction)
+            async with self._transacting:
+                committed = await self.surroundings.etcd.commit(transaction)
         except EtcdError as error:
             # Not in its own words, which name hosts.
             log.warning("etcd did not do a transaction of a journal's primary", extra={"error": str(error)})
@@ -223,17 +229,13 @@ class JournalBroker:
         replica.given_up.listen(lambda: self._given_up(replica))
         replica.stopped.listen(lambda: self._stop_tending(replica))
         listing, interval_s = partial(self._list, journal), partial(self._interval_s, journal)
-        pulsing = pulse_forever(self, replica, self.policy.auto_suspend, surroundings.chance.random)
-        self._tending[replica] = [
-            self._tasks.create_task(live.refresh_forever(listing, interval_s)),
-            self._tasks.create_task(pulsing),
-        ]
+        self._tending[replica] = self._tasks.create_task(live.refresh_forever(listing, interval_s))
+        Pulse(self, replica, self.policy.auto_suspend, surroundings.chance.random).start()
         self._not_given_up.add(replica)
         return replica
 
     def _stop_tending(self, replica: LocalReplica) -> None:
-        for task in self._tending.pop(replica, []):
-            task.cancel()
+        self._tending.pop(replica).cancel()
 
     def _given_up(self, replica: LocalReplica) -> None:
         self._not_given_up.discard(replica)
@@ -300,8 +302,9 @@ class JournalBroker:
     async def _list(self, journal: str) -> CoverSet:
         current = self.spec_now(journal)
         spec = current.spec if current is not None else JournalSpec(journal)
-        stores = {url: await self.surroundings.stores.open(url) for url in spec.fragment.stores}
-        return await list_cover(journal, stores, self._journal_names)
+        async with self._listing:
+            stores = {url: await self.surroundings.stores.open(url) for url in spec.fragment.stores}
+            return await list_cover(journal, stores, self._journal_names)
 
     def _journal_names(self) -> Sequence[str]:
         """Of all that exist: an object below a journal's name may belong to one whose name is longer."""

@@ -26,7 +26,10 @@ from allocator.membership import Membership
 from allocator.session import Session
 from broker.broker_member import KIN, BrokerMember
 from broker.cluster_keys import MAX_REPLICATION, broker_decoder, journal_consistency
-from broker.debug_server import debug_server
+from broker.debug_server import Diagnostics, debug_server
+from broker.http_cors import Cors
+from broker.http_gateway import HttpGateway
+from broker.http_server import http_server, listening_socket
 from broker.journal_broker import BrokerPolicy, JournalBroker, Surroundings
 from broker.journal_item import JournalItem
 from broker.peers import PeerChannels
@@ -39,7 +42,7 @@ from protocol.auth import Keys
 from protocol.route import ProcessId, Route
 from protocol.rpc.authorization import Authorizer, TokenSigner
 from protocol.rpc.server import STOP_S, RpcServer, ServerLimits
-from protocol.rpc.tls import PeerTls, ServerTls
+from protocol.rpc.tls import PeerTls, ServerTls, server_context
 
 log = logging.getLogger(__name__)
 
@@ -83,8 +86,12 @@ class BrokerSettings:
     receive_bytes_max: int = 4 << 20
     # How long a broker that is told to stop waits for others to take over, and then for its uploads.
     drain_s: float = 300.0
-    # Of metrics and readiness, as `host:port`; none if it is empty.
+    # Of the HTTP gateway, as `host:port`; none if it is empty. Whose pages may use it.
+    http_listen: str = ""
+    allow_origins: tuple[str, ...] = ()
+    # Of metrics and readiness, as the gateway's; and whether that alone has them.
     debug_listen: str = ""
+    debug_private: bool = False
     upload_s: float = 300.0
 
 
@@ -101,6 +108,8 @@ class BrokerProcess:
         # Set once it serves.
         self.serving = asyncio.Event()
         self.endpoint = ""
+        self.http_endpoint = ""
+        self._gateway: HttpGateway | None = None
 
     @property
     def is_stopping(self) -> bool:
@@ -162,21 +171,31 @@ class BrokerProcess:
         self.endpoint = self._endpoint(server.listen(settings.listen))
         # Of everything that runs beside the calls. Its tasks have no end of their own.
         try:
-            async with self._debugged(service), asyncio.TaskGroup() as tasks:
+            async with self._http(service, server.authorizer), asyncio.TaskGroup() as tasks:
                 await self._be_member(session, surroundings, tasks, service, server)
                 raise _FinishedError
         except* _FinishedError:
             log.warning("broker has stopped", extra={"id": "/".join(settings.id)})
 
     @asynccontextmanager
-    async def _debugged(self, service: JournalService) -> AsyncIterator[None]:
-        if not self._settings.debug_listen:
-            yield
-            return
+    async def _http(self, service: JournalService, authorizer: Authorizer) -> AsyncIterator[None]:
+        """The gateway and the debug port. They are there before the broker is, to say that it is not ready."""
+        settings = self._settings
         own = CollectorRegistry()
         own.register(service.collector())
-        async with debug_server(self._settings.debug_listen, (REGISTRY, own), self.serving.is_set) as port:
-            log.info("metrics are served", extra={"port": port})
+        diagnostics = Diagnostics((REGISTRY, own), self.serving.is_set)
+        async with contextlib.AsyncExitStack() as stack:
+            if settings.debug_listen:
+                port = await stack.enter_async_context(debug_server(settings.debug_listen, diagnostics))
+                log.info("metrics are served", extra={"port": port})
+            if settings.http_listen:
+                cors = Cors(settings.allow_origins)
+                gateway = HttpGateway(service, authorizer, diagnostics, cors=cors, is_private=settings.debug_private)
+                tls = server_context(settings.server_tls) if settings.server_tls else None
+                listening = listening_socket(settings.http_listen)
+                self.http_endpoint = self._url(listening.getsockname()[1])
+                await stack.enter_async_context(http_server(listening, gateway.handle, gateway.limits, tls))
+                self._gateway = gateway
             yield
 
     async def _be_member(
@@ -189,7 +208,14 @@ class BrokerProcess:
     ) -> None:
         settings = self._settings
         spool_id = surroundings.directory.spool_id
-        member = BrokerMember(settings.id, self.endpoint, settings.limit, capabilities=KIN, spool_id=spool_id)
+        member = BrokerMember(
+            settings.id,
+            self.endpoint,
+            settings.limit,
+            capabilities=KIN,
+            spool_id=spool_id,
+            http_endpoint=self.http_endpoint,
+        )
         # What others would refuse to read must not get into etcd.
         BrokerMember.decoded(*settings.id, member.encoded())
         broker: JournalBroker | None = None
@@ -200,7 +226,8 @@ class BrokerProcess:
                 self._tend(tasks, broker, server, surroundings)
                 await server.start()
                 self.serving.set()
-                log.warning("broker is serving", extra={"id": "/".join(settings.id), "endpoint": self.endpoint})
+                serving = {"endpoint": self.endpoint, "http_endpoint": self.http_endpoint}
+                log.warning("broker is serving", extra={"id": "/".join(settings.id), **serving})
                 await self._stopping.wait()
                 log.warning("broker was told to stop", extra={"id": "/".join(settings.id)})
                 await session.exit(replace(member, exiting=True).encoded(), settings.drain_s)
@@ -225,19 +252,29 @@ class BrokerProcess:
     async def _wind_down(self, server: RpcServer, broker: JournalBroker | None, grace_s: float) -> None:
         """Nothing is ours to serve any more. Calls end, replicas are given up, and what they held is uploaded."""
         if broker is None:
-            await server.stop(grace_s)
+            await self._stop_serving(server, grace_s)
             return
         async with asyncio.TaskGroup() as stopping:
             giving_up = stopping.create_task(broker.stop())
-            await server.stop(grace_s)
+            await self._stop_serving(server, grace_s)
             await _within(self._settings.upload_s, giving_up, "replicas were still in use when the broker stopped")
             uploading = stopping.create_task(broker.persister.finish())
             await _within(self._settings.upload_s, uploading, "fragments are not uploaded (they stay on this disk)")
+
+    async def _stop_serving(self, server: RpcServer, grace_s: float) -> None:
+        async with asyncio.TaskGroup() as stopping:
+            stopping.create_task(server.stop(grace_s))
+            if self._gateway is not None:
+                stopping.create_task(self._gateway.drain(grace_s))
 
     def _endpoint(self, port: int) -> str:
         settings = self._settings
         if settings.listen.startswith("unix:"):
             return f"unix://{settings.host}{settings.listen.removeprefix('unix://')}"
+        return self._url(port)
+
+    def _url(self, port: int) -> str:
+        settings = self._settings
         return f"{'https' if settings.server_tls else 'http'}://{settings.host}:{port}"
 
 

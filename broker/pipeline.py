@@ -7,7 +7,6 @@ peer and from the spool here, so that an Ask knows its own.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -135,7 +134,7 @@ class Pipeline:
         self._own_id = own_id
         self.kin = kin
         self._streams: dict[ProcessId, PeerStream] = {}
-        self._asked: deque[Ask] = deque()
+        self._asked: list[Ask] = []
         self._told_through = 0
         self._is_settling = False
         held.watch(lambda failure: self.failed(own_id, failure))
@@ -268,6 +267,6 @@ class Pipeline:
         self._is_settling = True
         try:
             while self._asked and self._asked[0].is_settled:
-                self._asked.popleft().settle()
+                self._asked.pop(0).settle()
         finally:
             self._is_settling = False

@@ -16,6 +16,7 @@ from broker.append_event import AppendOpening, AppendOutcome, End, Intent, Ready
 from broker.append_run import AppendRun, Withdraw
 from broker.local_replica import LocalReplica
 from broker.pipeline import PeerStream, Pipeline
+from broker.proposal import rolled
 from broker.replica import Replica
 from broker.resolution import Resolution, Wanted
 from broker.resolver import StoppedError
@@ -43,10 +44,16 @@ _EXPECTED = frozenset(
 class _Beat:
     """An AppendPort without a client."""
 
-    def __init__(self, broker: AppendBroker, journal: str, suspend: SuspendMode) -> None:
+    def __init__(
+        self,
+        broker: AppendBroker,
+        journal: str,
+        suspend: SuspendMode,
+        over: Callable[[AppendOutcome | GazetteError | None], None],
+    ) -> None:
         self._broker = broker
         self.run = AppendRun(AppendOpening(journal, do_not_proxy=True, suspend=suspend), self)
-        self.done: asyncio.Future[AppendOutcome | GazetteError | None] = asyncio.get_running_loop().create_future()
+        self._over = over
         self._has_intent = False
 
     def now_ns(self) -> int:
@@ -77,48 +84,120 @@ class _Beat:
         raise AssertionError("a pulse is not to be proxied")
 
     def finish(self, outcome: AppendOutcome | GazetteError | None) -> None:
-        if not self.done.done():
-            self.done.set_result(outcome)
+        self._over(outcome)
 
 
-async def pulse(broker: AppendBroker, replica: LocalReplica, suspend: SuspendMode) -> None:
-    """One. What does not come to an end within the time to the next is given up."""
-    beat = _Beat(broker, replica.journal, suspend)
-    try:
-        async with asyncio.timeout(PULSE_S):
-            beat.run.start()
-            outcome = await beat.done
-    except TimeoutError:
-        log.warning("pulse of a journal took too long (will retry)", extra={"journal": replica.journal})
-        return
-    finally:
-        beat.run.cancel()
+class Pulse:
+    """Of one replica, from its start until it is stopped. It costs a timer, and no task: there are thousands."""
+
+    __slots__ = (
+        "_auto_suspend",
+        "_beat",
+        "_broker",
+        "_chance",
+        "_is_hurried",
+        "_loop",
+        "_quiet",
+        "_replica",
+        "_timer",
+        "_withdraw",
+    )
+
+    def __init__(
+        self, broker: AppendBroker, replica: LocalReplica, auto_suspend: bool, chance: Callable[[], float]
+    ) -> None:
+        self._broker = broker
+        self._replica = replica
+        self._auto_suspend = auto_suspend
+        self._chance = chance
+        self._loop = asyncio.get_running_loop()
+        # The one that is under way, and when it is given up; or when the next one is due.
+        self._beat: _Beat | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._withdraw: Withdraw = _nothing
+        # How many in a row there were with nothing else going on, and whether the assignments changed since the last.
+        self._quiet = 0
+        self._is_hurried = False
+
+    def start(self) -> None:
+        """At once, and then for as long as the replica lives."""
+        self._timer = self._loop.call_later(0, self._go_on)
+
+    def _go_on(self) -> None:
+        self._withdraw()
+        if self._replica.is_stopped:
+            return
+        self._is_hurried = False
+        self._withdraw = self._replica.invalidation.listen(self._hurry)
+        is_idle = self._auto_suspend and self._quiet >= QUIET_PULSES
+        if not self._replica.is_primary or (not is_idle and _is_in_step(self._broker, self._replica)):
+            self._rest()
+            return
+        suspend = SuspendMode.IF_FLUSHED if is_idle else SuspendMode.NO_RESUME
+        self._beat = _Beat(self._broker, self._replica.journal, suspend, self._over)
+        self._timer = self._loop.call_later(PULSE_S, self._give_up)
+        self._beat.run.start()
+
+    def _rest(self) -> None:
+        # Thousands of journals that start together are not to pulse together.
+        self._timer = self._loop.call_later(PULSE_S * (0.9 + 0.2 * self._chance()), self._due)
+
+    def _due(self) -> None:
+        self._quiet += 1
+        self._go_on()
+
+    def _hurry(self) -> None:
+        """The assignments of the journal have changed. In the next turn: others are being told of it too."""
+        self._quiet, self._is_hurried = 0, True
+        if self._beat is None:
+            self._cancel_timer()
+            self.start()
+
+    def _give_up(self) -> None:
+        log.warning("pulse of a journal took too long (will retry)", extra={"journal": self._replica.journal})
+        assert self._beat is not None
+        self._beat.run.cancel()
+
+    def _over(self, outcome: AppendOutcome | GazetteError | None) -> None:
+        self._beat = None
+        self._cancel_timer()
+        _tell(self._replica.journal, outcome)
+        if self._is_hurried or self._replica.is_stopped:
+            self.start()
+        else:
+            self._rest()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _is_in_step(broker: AppendBroker, replica: LocalReplica) -> bool:
+    """Whether a pulse would change nothing: the pipeline fits the Route, all know of it, and no fragment is due."""
+    pipeline = replica.pipeline.peek()
+    resolution = broker.resolver.resolve_now(Wanted(replica.journal, False, True))
+    if pipeline is None or pipeline.is_broken or not isinstance(resolution, Resolution):
+        return False
+    route, held = resolution.header.route, pipeline.head.fragment
+    if resolution.status is not Status.OK:
+        return False
+    policy = resolution.spec.fragment
+    return (
+        resolution.is_consistent
+        and len(route.members) == resolution.desired_replication
+        and pipeline.header.route.equivalent(route)
+        and (not held.content_length or rolled(pipeline.head, None, policy, broker.now_ns()) is held)
+    )
+
+
+def _tell(journal: str, outcome: AppendOutcome | GazetteError | None) -> None:
     if isinstance(outcome, GazetteError) and not isinstance(outcome, StoppedError):
-        log.warning("pulse of a journal failed (will retry)", extra={"journal": replica.journal, "error": str(outcome)})
+        log.warning("pulse of a journal failed (will retry)", extra={"journal": journal, "error": str(outcome)})
     elif isinstance(outcome, AppendOutcome) and outcome.status not in _EXPECTED:
-        log.warning(
-            "pulse of a journal was refused (will retry)",
-            extra={"journal": replica.journal, "status": outcome.status.name},
-        )
+        extra = {"journal": journal, "status": outcome.status.name}
+        log.warning("pulse of a journal was refused (will retry)", extra=extra)
 
 
-async def pulse_forever(
-    broker: AppendBroker, replica: LocalReplica, auto_suspend: bool, chance: Callable[[], float]
-) -> None:
-    """Until the replica is given up."""
-    quiet = 0
-    while not replica.is_stopped:
-        hurry = asyncio.Event()
-        withdraw = replica.invalidation.listen(hurry.set)
-        try:
-            if replica.is_primary:
-                is_idle = auto_suspend and quiet >= QUIET_PULSES
-                await pulse(broker, replica, SuspendMode.IF_FLUSHED if is_idle else SuspendMode.NO_RESUME)
-            # Thousands of journals that start together are not to pulse together.
-            async with asyncio.timeout(PULSE_S * (0.9 + 0.2 * chance())):
-                await hurry.wait()
-            quiet = 0
-        except TimeoutError:
-            quiet += 1
-        finally:
-            withdraw()
+def _nothing() -> None:
+    """There is nothing to withdraw."""

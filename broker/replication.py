@@ -16,6 +16,7 @@ from broker.resolution import EVERYTHING, Resolution, Wanted
 from fragment.spool import Proposal, Reply
 from protocol.errors import GazetteError, Status, UnavailableError, ValidationError
 from protocol.fragment import Fragment
+from protocol.route import Header
 from protocol.selector import LabelSelector
 
 
@@ -90,10 +91,10 @@ class Replication:
                 self._acked(held, through)
 
     def finish(self) -> None:
-        """No more messages will come. What was asked is still answered."""
+        """No more messages will come. What was asked is still answered, but nobody waits for the spool any more: later
+        on, what the first message proposes would be out of date."""
         self._is_finishing = True
-        is_opening = self._opening is not None and self._held is None
-        if not self._unanswered and not is_opening and not self._is_over:
+        if not self._unanswered and not self._is_over:
             self._end(None)
 
     def close(self) -> None:
@@ -124,11 +125,15 @@ class Replication:
         elif not resolution.header.route.equivalent(opening.header.route):
             self._refuse(Status.WRONG_ROUTE)
         else:
-            self._take_spool(resolution)
+            self._take_spool(resolution, opening.header)
 
-    def _take_spool(self, resolution: Resolution) -> None:
+    def _take_spool(self, resolution: Resolution, header: Header) -> None:
         replica = resolution.replica
         assert isinstance(replica, Replica)
+        if header.etcd.revision < replica.create_revision:
+            # It speaks of a journal of the same name that was deleted since: nothing of that one may get in here.
+            self._refuse(Status.WRONG_ROUTE)
+            return
         invalidation = replica.invalidation
         # Together: whichever comes first withdraws the other.
         self._waits.append(invalidation.listen(self._on_invalidated))

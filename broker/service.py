@@ -8,11 +8,14 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from broker.append_api import append
+from allocator.keys import Member, member_key
+from broker.append_api import AppendCall, append
 from broker.apply_api import ApplyApi
+from broker.broker_member import KIN, BrokerMember
 from broker.fragments_api import FragmentsApi
 from broker.journal_broker import JournalBroker
 from broker.journal_changes import JournalChanges
+from broker.journals import Answers
 from broker.list_api import ListApi
 from broker.metrics import COMPLETED, STARTED, BrokerCollector
 from broker.notice import Notice
@@ -24,6 +27,8 @@ from broker.store_health_api import StoreHealthApi
 from protocol.auth import Capability
 from protocol.errors import Status
 from protocol.gen import journal_pb2 as pb
+from protocol.label import CONTENT_TYPE
+from protocol.route import ProcessId
 from protocol.rpc.method import (
     AtExpiry,
     Call,
@@ -81,7 +86,10 @@ class _Apis:
 
 
 class JournalService:
-    """Made before there is a broker to serve: a process has to know its port before it can be a member."""
+    """The Journals of this process, served as RPCs.
+
+    Made before there is a broker to serve: a process has to know its port before it can be a member.
+    """
 
     def __init__(self) -> None:
         self._apis: _Apis | None = None
@@ -92,6 +100,10 @@ class JournalService:
     def stop_proxying(self) -> None:
         if self._apis is not None:
             self._apis.stop_proxying.fire()
+
+    @property
+    def is_serving(self) -> bool:
+        return self._apis is not None
 
     @property
     def _served(self) -> _Apis:
@@ -107,10 +119,10 @@ class JournalService:
 
     def methods(self) -> Sequence[RpcMethod[Any, Any]]:
         return (
-            unary_stream("List", pb.ListRequest.FromString, _serialised, self._list, _LISTS),
+            unary_stream("List", pb.ListRequest.FromString, _serialised, self.list_journals, _LISTS),
             unary_unary("Apply", pb.ApplyRequest.FromString, _serialised, self._apply, Rules(Capability.APPLY)),
-            unary_stream("Read", pb.ReadRequest.FromString, _serialised, self._read, _READS),
-            stream_unary("Append", _as_it_is, _as_it_is, self._append, Rules(Capability.APPEND)),
+            unary_stream("Read", pb.ReadRequest.FromString, _serialised, self.read, _READS),
+            stream_unary("Append", _as_it_is, _as_it_is, self.append, Rules(Capability.APPEND)),
             stream_stream("Replicate", _as_it_is, _as_it_is, self._replicate, _REPLICATES),
             unary_unary(
                 "ListFragments",
@@ -128,12 +140,12 @@ class JournalService:
             ),
         )
 
-    async def _list(self, request: pb.ListRequest, call: Call[pb.ListRequest, pb.ListResponse]) -> None:
+    async def list_journals(self, request: pb.ListRequest, answers: Answers[pb.ListResponse]) -> None:
         validate(request)
         STARTED.labels("List").inc()
-        async with aclosing(self._served.listing.list_journals(request, call.claims.selector)) as responses:
+        async with aclosing(self._served.listing.list_journals(request, answers.claims.selector)) as responses:
             async for response in responses:
-                await call.send(response)
+                await answers.send(response)
         COMPLETED.labels("List", Status.OK.name).inc()
 
     async def _apply(self, request: pb.ApplyRequest, call: Call[pb.ApplyRequest, pb.ApplyResponse]) -> pb.ApplyResponse:
@@ -142,19 +154,32 @@ class JournalService:
         response = await self._served.applying.apply(request, call.claims.selector)
         return _counted("Apply", response)
 
-    async def _read(self, request: pb.ReadRequest, call: Call[pb.ReadRequest, pb.ReadResponse | bytes]) -> None:
+    async def read(self, request: pb.ReadRequest, answers: Answers[pb.ReadResponse | bytes]) -> None:
         validate(request)
         STARTED.labels("Read").inc()
         status = Status.OK
-        async with aclosing(self._served.reading.read(request, call.claims.selector)) as responses:
+        async with aclosing(self._served.reading.read(request, answers.claims.selector)) as responses:
             async for response in responses:
                 if isinstance(response, pb.ReadResponse):
                     status = Status(response.status)
-                await call.send(response)
+                await answers.send(response)
         COMPLETED.labels("Read", status.name).inc()
 
-    async def _append(self, call: Call[bytes, bytes]) -> bytes:
+    async def append(self, call: AppendCall) -> bytes:
         return await append(self._served.broker, call)
+
+    def gateway_of(self, member: ProcessId) -> str:
+        broker = self._served.broker
+        kv = broker.surroundings.watch.view.get(member_key(broker.root, *member))
+        if kv is None or not isinstance(kv.value, Member) or not isinstance(kv.value.value, BrokerMember):
+            return ""
+        known = kv.value.value
+        # Gazette's brokers have their gateway where they have all else.
+        return known.http_endpoint or ("" if known.capabilities & KIN else known.endpoint)
+
+    def content_type_of(self, journal: str) -> str:
+        current = self._served.broker.spec_now(journal)
+        return "" if current is None else current.spec.labels.value_of(CONTENT_TYPE)
 
     async def _replicate(self, call: Call[bytes, bytes]) -> None:
         broker = self._served.broker

@@ -42,7 +42,9 @@ class Slot(Generic[ValueT]):
     def __init__(self, value: ValueT) -> None:
         # In a list, since None is a value too: that of a pipeline which is to be built.
         self._held: list[ValueT] = [value]
-        self._waiting: deque[Wait[ValueT]] = deque()
+        # None while nobody waits, as nearly always: there are thousands of slots.
+        self._waiting: deque[Wait[ValueT]] | None = None
+        # When there are so many, those who have given up are forgotten: there may be any number of them.
         self._swept_at = _SWEPT_MIN
         self._is_serving = False
 
@@ -53,11 +55,18 @@ class Slot(Generic[ValueT]):
     def take(self, granted: Callable[[ValueT], None]) -> Wait[ValueT]:
         """Call `granted` with the value once it is this caller's turn, which may be now."""
         wait = Wait(granted)
-        if len(self._waiting) >= self._swept_at:
-            self._sweep()
+        if self._waiting is None:
+            self._waiting = deque()
+        elif len(self._waiting) >= self._swept_at:
+            self._waiting = deque(known for known in self._waiting if not known.is_over)
+            self._swept_at = max(_SWEPT_MIN, 2 * len(self._waiting))
         self._waiting.append(wait)
         self._serve()
         return wait
+
+    def peek(self) -> ValueT | None:
+        """What is in it, to be looked at; None if somebody has it."""
+        return self._held[0] if self._held else None
 
     def put(self, value: ValueT) -> None:
         assert not self._held, "put into a slot what was not taken from it"
@@ -67,12 +76,7 @@ class Slot(Generic[ValueT]):
     @property
     def waiting_count(self) -> int:
         """With some of those who have given up."""
-        return len(self._waiting)
-
-    def _sweep(self) -> None:
-        """Forget who has given up: as long as the slot is taken, they may be any number."""
-        self._waiting = deque(wait for wait in self._waiting if not wait.is_over)
-        self._swept_at = max(_SWEPT_MIN, 2 * len(self._waiting))
+        return len(self._waiting or ())
 
     def _serve(self) -> None:
         """In a loop, not by recursion: each of a thousand who wait may put the value back at once."""
@@ -84,5 +88,7 @@ class Slot(Generic[ValueT]):
                 wait = self._waiting.popleft()
                 if not wait.is_over:
                     wait.serve(self._held.pop())
+            if not self._waiting:
+                self._waiting = None
         finally:
             self._is_serving = False

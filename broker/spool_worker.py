@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -94,12 +93,12 @@ class SpoolWorker:
         self._observer = observer
         self._released = released
         self._loop = asyncio.get_running_loop()
-        self._steps: deque[_Step] = deque()
+        self._steps: list[_Step] = []
         self._queued_bytes = 0
         # Whether a thread has steps, or what came of one is being told.
         self._is_working = False
-        self._room = asyncio.Event()
-        self._room.set()
+        # Set when there is room again; None while there is, as nearly always.
+        self._room: asyncio.Event | None = None
         self._failed: Callable[[Exception], None] | None = None
         # The first step that could not be done for the present holder: none that follows is.
         self._failure: Exception | None = None
@@ -115,16 +114,17 @@ class SpoolWorker:
 
     async def wait_room(self) -> None:
         """Until there is room for more content."""
-        await self._room.wait()
+        if self._room is not None:
+            await self._room.wait()
 
     @property
     def has_room(self) -> bool:
-        return self._room.is_set()
+        return self._room is None
 
     def content(self, data: bytes | memoryview, delta: int) -> None:
         self._queued_bytes += len(data)
-        if self._queued_bytes > QUEUED_BYTES_MAX:
-            self._room.clear()
+        if self._queued_bytes > QUEUED_BYTES_MAX and self._room is None:
+            self._room = asyncio.Event()
         self._add(_Content(data, delta))
 
     def seal(self, done: Callable[[Sealed | Exception], None]) -> None:
@@ -161,14 +161,14 @@ class SpoolWorker:
         while self._steps:
             self._is_working = True
             if isinstance(self._steps[0], _Content | _Propose | _HandOn):
-                steps, self._steps = self._steps, deque()
+                steps, self._steps = self._steps, []
                 self._executor.submit(self._do_all, steps)
                 return
-            step = self._steps.popleft()
+            step = self._steps.pop(0)
             self._settle(step, self._do(step))
             self._is_working = False
 
-    def _do_all(self, steps: deque[_Step]) -> None:
+    def _do_all(self, steps: list[_Step]) -> None:
         """On a thread."""
         results = [(step, self._do(step)) for step in steps]
         self._loop.call_soon_threadsafe(self._settle_all, results)
@@ -187,8 +187,7 @@ class SpoolWorker:
                 case _Release():
                     self._failure = None
                     self._count_rolled_back()
-                    writer.roll_back()
-                    return None
+                    return writer.roll_back()
                 case _HandOn():
                     self._failure = None
                     return writer.complete()
@@ -249,8 +248,9 @@ class SpoolWorker:
         match step:
             case _Content(data, _):
                 self._queued_bytes -= len(data)
-                if self._queued_bytes <= QUEUED_BYTES_MAX:
+                if self._queued_bytes <= QUEUED_BYTES_MAX and self._room is not None:
                     self._room.set()
+                    self._room = None
             case _Seal(sealed):
                 assert isinstance(result, Sealed | Exception)
                 sealed(result)

@@ -27,16 +27,20 @@ class LiveIndex(Generic[FileT]):
         self.index: Index[FileT] = Index()
         self._clock = clock
         self._chance = chance
-        self._refreshed = asyncio.Event()
+        self._is_refreshed = False
+        # Set when that comes true; None if nobody waits for it, as nobody does for long.
+        self._refreshed: asyncio.Event | None = None
         self._refreshing = asyncio.Lock()
 
     @property
     def is_refreshed(self) -> bool:
-        return self._refreshed.is_set()
+        return self._is_refreshed
 
     async def wait_first_refresh(self) -> None:
         """Until all stores have been listed once: before, the end of the journal is not known."""
-        await self._refreshed.wait()
+        if not self._is_refreshed:
+            self._refreshed = self._refreshed or asyncio.Event()
+            await self._refreshed.wait()
 
     def commit(self, fragment: Fragment, file: FileT) -> None:
         known = len(self.index.divergences)
@@ -79,7 +83,10 @@ class LiveIndex(Generic[FileT]):
             self.index.replace_remote(await list_remote())
         if self.index.divergences:
             self._warn_of_divergence()
-        self._refreshed.set()
+        self._is_refreshed = True
+        if self._refreshed is not None:
+            self._refreshed.set()
+            self._refreshed = None
 
     async def refresh_forever(self, list_remote: ListRemote, interval_s: Callable[[], float]) -> NoReturn:
         """At once, and then each time the interval has passed, which is asked for anew: specs change.

@@ -87,9 +87,15 @@ class SpoolWriter:
     def acked(self, through: int) -> Performed:
         return self._perform(*self.spool.acked(through))
 
-    def roll_back(self) -> None:
-        """Forget the pending content, as when the stream that sent it ends."""
+    def roll_back(self) -> Performed:
+        """Forget the pending content, as when the stream that sent it ends.
+
+        If the file takes no more writes, this is the end of it: the spool is handed on, and goes on empty in another.
+        """
+        if self._file is not None and self._file.has_ended:
+            return self.complete()
         self.spool = self.spool.rolled_back()
+        return Performed(None)
 
     def complete(self) -> Performed:
         """Hand the spool on, as when the replica is given up."""
