@@ -49,6 +49,7 @@ SOLVED = Histogram("gazette_allocator_max_flow_runtime_seconds", "How long it to
 ITEMS = Gauge("gazette_allocator_items", "Items, as the leader sees them")
 MEMBERS = Gauge("gazette_allocator_members", "Members, as the leader sees them")
 SLOTS = Gauge("gazette_allocator_desired_replication_slots", "Replicas that all items want together")
+LACKING = Gauge("gazette_allocator_under_replicated_items", "Items that have fewer assignments than they want")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -152,6 +153,7 @@ class Allocator(Generic[ItemT, MemberT, AssignmentT]):
         ITEMS.set(len(state.items))
         MEMBERS.set(len(state.members))
         SLOTS.set(state.item_slots)
+        LACKING.set(state.lacking)
         outcome = _Outcome()
         try:
             await self._carry_out(batches, outcome)
@@ -271,7 +273,7 @@ async def _planned(is_large: bool, plan: Callable[P, T], *args: P.args, **kwargs
 
 def _clear_gauges() -> None:
     """They are the leader's to tell: what was true under the last one would be counted twice under the next."""
-    for gauge in (ITEMS, MEMBERS, SLOTS):
+    for gauge in (ITEMS, MEMBERS, SLOTS, LACKING):
         gauge.set(0)
 
 

@@ -131,6 +131,12 @@ class State(Generic[ItemT, MemberT, AssignmentT]):
         )
 
     @property
+    def lacking(self) -> int:
+        """How many items have fewer assignments than they want."""
+        held = zip(self.assignments, self.replication, strict=True)
+        return sum(len(assigned) < wanted for assigned, wanted in held)
+
+    @property
     def leader(self) -> KeyValue[Member[MemberT]] | None:
         return leader_of(self.members)
 

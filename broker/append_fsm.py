@@ -73,6 +73,8 @@ SYNC_ROUNDS_MAX = 8
 
 _EMPTY_SUM = hashlib.sha1().digest()
 
+_UNCERTAIN = "this broker may have lost its lease of etcd: another one takes over"
+
 UNFLUSHED_AGE_S = 24 * 60 * 60
 """How old the last fragment of a journal without a flush interval has to be for the journal to count as idle."""
 
@@ -189,7 +191,7 @@ class AppendFSM:
 
     def _on_answered(self, ask: Ask, is_certain: bool) -> Effects:
         if self.state is State.SYNCHRONISE:
-            return self._on_synchronised(ask)
+            return self._on_synchronised(ask, is_certain)
         if self.state is State.READ_ACKS:
             return self._on_acks(ask, is_certain)
         assert self.state is State.READ_ROLLBACK_ACKS
@@ -278,13 +280,14 @@ class AppendFSM:
         self.state = State.SYNCHRONISE
         return (Synchronise(pipeline, fragment, labels, is_first),)
 
-    def _on_synchronised(self, ask: Ask) -> Effects:
+    def _on_synchronised(self, ask: Ask, is_certain: bool) -> Effects:
         pipeline = self._held
         if pipeline.is_closed:
             # Its replica is given up, and there may be another. Whatever the peers said, it was about the old one.
             return (*self._shut_down(), *self._resolve(self._read_through))
-        if ask.failure is not None:
-            return self._fail(ask.failure)
+        failure = ask.failure or (None if is_certain else UnavailableError(_UNCERTAIN))
+        if failure is not None:
+            return self._fail(failure)
         verdict = judged(pipeline.head, pipeline.header.route, pipeline.header.etcd.revision, ask.answers)
         match verdict:
             case Agreed():
@@ -359,7 +362,8 @@ class AppendFSM:
             return self._refuse(Status.SUSPENDED)
         if mode not in (SuspendMode.IF_FLUSHED, SuspendMode.NOW):
             return ()
-        if known.begin == known.end:
+        # An index is not empty that has yet to be told of bytes, be they in a fragment that is closed already.
+        if known.begin == known.end and self._held.shown_through >= head.end:
             return self._set_suspend(SuspendLevel.FULL)
         if level != SuspendLevel.NONE:
             return self._refuse(Status.SUSPENDED)
@@ -461,7 +465,7 @@ class AppendFSM:
         pipeline = self._held
         failure = ask.failure or self._refused(pipeline, ask)
         if failure is None and not is_certain:
-            failure = UnavailableError("this broker may have lost its lease of etcd: another one takes over")
+            failure = UnavailableError(_UNCERTAIN)
         if failure is not None:
             return self._finish(Fail(failure))
         end = self._begin + self._sent

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol, assert_never
 
 from allocator.transaction import Transaction
@@ -193,10 +194,10 @@ class AppendRun:
                 pipeline.ask(fragment, registers, self._port.now_ns(), self._on_answered)
             case Acknowledge(pipeline, through):
                 pipeline.acknowledge(through)
-                pipeline.held.acked(through, lambda: None)
+                pipeline.held.acked(through, partial(pipeline.shown, through))
             case Show(pipeline, through):
                 pipeline.acknowledge(through)
-                pipeline.held.acked(through, lambda: self._on(Shown()))
+                pipeline.held.acked(through, partial(self._on_shown, pipeline, through))
             case Proxy(resolution):
                 self._port.proxy(resolution)
             case Finish(outcome):
@@ -277,6 +278,10 @@ class AppendRun:
     def _on_answered(self, ask: Ask) -> None:
         self._stop_waiting()
         self._on(Answered(ask, self._port.is_certain()))
+
+    def _on_shown(self, pipeline: Pipeline, through: int) -> None:
+        pipeline.shown(through)
+        self._on(Shown())
 
     def _on_transacted(self, revision: int | GazetteError | None) -> None:
         self._on(Failed(revision) if isinstance(revision, GazetteError) else Transacted(revision))

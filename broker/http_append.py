@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import grpc
 from aiohttp import web
 
 from broker.append_api import UNDERFLOW
@@ -15,7 +16,7 @@ from broker.http_status import OK_APPEND, Refusal, RefusedRequestError, failure_
 from broker.http_terms import EXPIRED, Terms
 from broker.journals import Journals
 from protocol.auth import Claims
-from protocol.errors import GazetteError, Status
+from protocol.errors import InvariantError, Status
 from protocol.gen import journal_pb2 as pb
 from protocol.label import LabelSet
 from protocol.rpc.failure import cause_of, failure_of
@@ -131,9 +132,9 @@ async def _appended(exchange: Exchange, journals: Journals, upload: _Upload) -> 
         return pb.AppendResponse.FromString(await journals.append(upload))
     except Exception as raised:
         error = cause_of(raised)
-        if isinstance(error, RefusedRequestError | ClientGoneError):
+        if isinstance(error, RefusedRequestError | ClientGoneError | InvariantError):
             raise error from None
-        if isinstance(error, GazetteError) and str(error) == UNDERFLOW:
+        if _is_underflow(error):
             text = "the body comes more slowly than appends may: send it faster, or in smaller appends"
             raise RefusedRequestError(Refusal(408, text, CLOSE)) from error
         failure = failure_of(error, exchange.request.method)
@@ -142,6 +143,11 @@ async def _appended(exchange: Exchange, journals: Journals, upload: _Upload) -> 
             # Not 503: many clients repeat a PUT by themselves that is answered so.
             refusal = Refusal(500, f"{failure.details}; {_UNKNOWN}")
         raise RefusedRequestError(refusal) from error
+
+
+def _is_underflow(error: Exception) -> bool:
+    """Whether the body was too slow for the primary, be that here or elsewhere."""
+    return (error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)) == UNDERFLOW
 
 
 def _refusal(response: pb.AppendResponse) -> Refusal:

@@ -29,7 +29,8 @@ class GatewayLimits:
     body_s: float = 8.0
     # One append is in one fragment, and stores take no larger objects in one piece.
     body_bytes_max: int = 4 << 30
-    document_bytes_max: int = 1 << 20
+    # A document is read on the event loop, which is why it is small.
+    document_bytes_max: int = 128 << 10
     # For a client that does not read, such as one behind a pager.
     write_s: float = 300.0
     # For bytes of a body that was not wanted, so that its sender gets to read why.
@@ -139,16 +140,16 @@ class Exchange:
 
     async def body(self) -> bytes:
         """All of a small one."""
-        pieces: list[bytes] = []
+        body = bytearray()
         try:
             async with asyncio.timeout(self.limits.body_s):
                 while piece := await self.body_piece(self.limits.body_s):
-                    pieces.append(piece)
-                    if sum(map(len, pieces)) > self.limits.document_bytes_max:
+                    body += piece
+                    if len(body) > self.limits.document_bytes_max:
                         raise RefusedRequestError(Refusal(413, "the body is too large", CLOSE))
         except TimeoutError:
             raise RefusedRequestError(Refusal(408, "the body does not come: send it faster", CLOSE)) from None
-        return b"".join(pieces)
+        return bytes(body)
 
 
 CLOSE = {"Connection": "close"}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from aiohttp import web
@@ -25,7 +25,7 @@ from broker.http_target import ReadWanted, Target, append_wanted
 from broker.http_terms import STOPPED, Terms
 from broker.journals import Journals
 from protocol.auth import Capability, Claims
-from protocol.errors import UnauthenticatedError
+from protocol.errors import InvariantError, UnauthenticatedError
 from protocol.rpc.authorization import Authorizer
 from protocol.rpc.failure import cause_of, failure_of
 from protocol.selector import LabelSelector
@@ -55,6 +55,7 @@ class HttpGateway:
         cors: Cors | None = None,
         is_private: bool = False,
         limits: GatewayLimits | None = None,
+        broke: Callable[[InvariantError], None] | None = None,
     ) -> None:
         self._journals = journals
         self._authorizer = authorizer
@@ -63,6 +64,8 @@ class HttpGateway:
         self._is_private = is_private
         self._cors = cors or Cors()
         self.limits = limits or GatewayLimits()
+        # Told of what must not go on.
+        self._broke = broke
         self._terms = Terms(authorizer)
         self._running: set[asyncio.Task[object]] = set()
 
@@ -86,6 +89,8 @@ class HttpGateway:
             raise
         except Exception as raised:
             error = cause_of(raised)
+            if isinstance(error, InvariantError) and self._broke is not None:
+                self._broke(error)
             if exchange.is_begun:
                 failure_of(error, request.method)
                 raise ClientGoneError from error
@@ -105,7 +110,9 @@ class HttpGateway:
         if request.method == "OPTIONS":
             return exchange.empty(200, {"Allow": _ALLOWED, **self._cors.preflight_headers(origin)})
         if target.path in DIAGNOSTIC_PATHS:
-            return await self._diagnostics.answer(request.method, target.path, is_private=self._is_private)
+            answer = await self._diagnostics.answer(request.method, target.path, is_private=self._is_private)
+            answer.headers.update(_HEADERS)
+            return answer
         if target.path.startswith(PREFIX):
             return await self._rest(exchange, target)
         capability = _METHODS.get(request.method)

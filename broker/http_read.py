@@ -14,7 +14,7 @@ from broker.http_target import WRITE_HEAD, ReadWanted
 from broker.http_terms import TermOverError, Terms
 from broker.journals import Journals
 from protocol.auth import Claims
-from protocol.errors import Status
+from protocol.errors import InvariantError, Status
 from protocol.gen import journal_pb2 as pb
 from protocol.identifier import strip_meta
 from protocol.route import ProcessId
@@ -136,7 +136,7 @@ async def serve_read(exchange: Exchange, journals: Journals, wanted: ReadWanted,
         pass
     except TermOverError as over:
         download.close_error = str(over)
-    except (ClientGoneError, RefusedRequestError):
+    except (ClientGoneError, RefusedRequestError, InvariantError):
         raise
     except Exception as error:
         if not exchange.is_begun:

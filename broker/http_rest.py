@@ -14,7 +14,7 @@ from broker.http_status import Refusal, RefusedRequestError, failure_refusal
 from broker.http_terms import TermOverError, Terms
 from broker.journals import Journals
 from protocol.auth import Capability, Claims
-from protocol.errors import ValidationError
+from protocol.errors import InvariantError, ValidationError
 from protocol.gen import journal_pb2 as pb
 from protocol.json_form import gateway
 from protocol.rpc.failure import cause_of, failure_of
@@ -65,7 +65,7 @@ async def serve_rest(exchange: Exchange, journals: Journals, path: str, terms: T
                 await journals.read(request, lines)
     except TermOverError as over:
         reason = str(over)
-    except (ClientGoneError, RefusedRequestError):
+    except (ClientGoneError, RefusedRequestError, InvariantError):
         raise
     except Exception as error:
         if not exchange.is_begun:

@@ -17,6 +17,7 @@ from broker.http_exchange import GatewayLimits
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 _BACKLOG = 1024
+_BUFFER_BYTES = 128 << 10
 _STOP_S = 1.0
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 54\r\n\r\n"
@@ -58,6 +59,8 @@ class _Connections(web.Server):
             lingering_time=limits.linger_s,
             # Else it unpacks what is compressed, to any size, and no longer as it was sent.
             auto_decompress=False,
+            # Of a body that nobody reads yet, twice as much is held.
+            read_bufsize=_BUFFER_BYTES,
             access_log=None,
             logger=_UNHEARD,
         )

@@ -147,6 +147,9 @@ class _Given:
         if text is None:
             return None
         try:
+            if not text:
+                # Such as a variable that a script did not set: as if there were no precondition.
+                raise ValidationError("expected a value")
             return parse(text)
         except ValidationError as error:
             raise error.within(name) from None

@@ -171,14 +171,14 @@ class BrokerProcess:
         self.endpoint = self._endpoint(server.listen(settings.listen))
         # Of everything that runs beside the calls. Its tasks have no end of their own.
         try:
-            async with self._http(service, server.authorizer), asyncio.TaskGroup() as tasks:
+            async with self._http(service, server), asyncio.TaskGroup() as tasks:
                 await self._be_member(session, surroundings, tasks, service, server)
                 raise _FinishedError
         except* _FinishedError:
             log.warning("broker has stopped", extra={"id": "/".join(settings.id)})
 
     @asynccontextmanager
-    async def _http(self, service: JournalService, authorizer: Authorizer) -> AsyncIterator[None]:
+    async def _http(self, service: JournalService, server: RpcServer) -> AsyncIterator[None]:
         """The gateway and the debug port. They are there before the broker is, to say that it is not ready."""
         settings = self._settings
         own = CollectorRegistry()
@@ -189,8 +189,14 @@ class BrokerProcess:
                 port = await stack.enter_async_context(debug_server(settings.debug_listen, diagnostics))
                 log.info("metrics are served", extra={"port": port})
             if settings.http_listen:
-                cors = Cors(settings.allow_origins)
-                gateway = HttpGateway(service, authorizer, diagnostics, cors=cors, is_private=settings.debug_private)
+                gateway = HttpGateway(
+                    service,
+                    server.authorizer,
+                    diagnostics,
+                    cors=Cors(settings.allow_origins),
+                    is_private=settings.debug_private,
+                    broke=server.broke,
+                )
                 tls = server_context(settings.server_tls) if settings.server_tls else None
                 listening = listening_socket(settings.http_listen)
                 self.http_endpoint = self._url(listening.getsockname()[1])

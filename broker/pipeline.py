@@ -49,6 +49,9 @@ class HeldSpool(Protocol):
         """As it was after the last step that is done."""
         ...
 
+    # Whether the content of each append is hashed by itself too, for ``seal``. A primary sets it while it has the spool.
+    sums_content: bool
+
     def content(self, data: bytes | memoryview, delta: int) -> None: ...
 
     def seal(self, done: Callable[[Sealed | Exception], None]) -> None: ...
@@ -127,6 +130,8 @@ class Pipeline:
         self.epoch: EpochMark = NO_EPOCH
         # What is known to be with all members. It is said with each message that goes out anyway.
         self.acked_through = spool.acked_through or 0
+        # Of that, what readers here have.
+        self.shown_through = self.acked_through
         self.failures: dict[ProcessId, Exception] = {}
         # Whether an append has it and will send more.
         self.is_owned = False
@@ -137,6 +142,7 @@ class Pipeline:
         self._asked: list[Ask] = []
         self._told_through = 0
         self._is_settling = False
+        held.sums_content = True
         held.watch(lambda failure: self.failed(own_id, failure))
 
     @property
@@ -179,8 +185,13 @@ class Pipeline:
     def acknowledge(self, through: int) -> None:
         """All members have the bytes below `through`, or have agreed to go on from there."""
         self.acked_through = max(self.acked_through, through)
-        if not self.is_owned:
+        # Whoever has it and owes no answer may not send anything for long.
+        if not self.is_owned or self.is_idle:
             self.tell_acked()
+
+    def shown(self, through: int) -> None:
+        """Readers here have the bytes below `through`."""
+        self.shown_through = max(self.shown_through, through)
 
     def tell_acked(self) -> None:
         """Say by itself what no message has said yet, since none may come for long."""

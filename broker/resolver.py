@@ -23,6 +23,7 @@ from protocol.route import ProcessId
 _SWEPT_MIN = 64
 
 _KNOWN_MAX = 10_000
+_STOPPED = "this broker has stopped to serve its journals: retry, another one takes over"
 
 
 class StoppedError(UnavailableError):
@@ -69,7 +70,7 @@ class Resolver(Generic[FileT]):
 
     def resolve(self, wanted: Wanted, done: Callable[[Resolution | GazetteError], None]) -> Wait[None]:
         """Call `done` with the Resolution once this broker knows of etcd what the request demands, which may be now."""
-        wait: Wait[None] = Wait(lambda _: done(self.resolve_now(wanted)))
+        wait: Wait[None] = Wait(lambda _: done(self._resolved(wanted)))
         # The revision of another cluster's etcd would be waited for in vain.
         if wanted.revision <= self._view.revision or self._is_misdirected(wanted):
             wait.serve(None)
@@ -97,6 +98,11 @@ class Resolver(Generic[FileT]):
         heapq.heapify(self._waiting)
         self._swept_at = max(_SWEPT_MIN, 2 * len(self._waiting))
 
+    def _resolved(self, wanted: Wanted) -> Resolution | GazetteError:
+        if self.is_stopped and wanted.revision > self._view.revision:
+            return StoppedError(_STOPPED)
+        return self.resolve_now(wanted)
+
     def resolve_now(self, wanted: Wanted) -> Resolution | GazetteError:
         """Most requests of a journal are alike, and between two changes of etcd so is their Resolution."""
         if wanted.header is not None or wanted.selector != EVERYTHING:
@@ -117,7 +123,7 @@ class Resolver(Generic[FileT]):
             return error
         replica = self.replicas.get(wanted.journal) if resolution.item is not None else None
         if resolution.status is Status.OK and resolution.is_local and replica is None:
-            return StoppedError("this broker has stopped to serve its journals: retry, another one takes over")
+            return StoppedError(_STOPPED)
         return replace(resolution, replica=replica)
 
     def stop(self) -> None:
@@ -128,6 +134,11 @@ class Resolver(Generic[FileT]):
         replicas, self.replicas = self.replicas, {}
         for replica in replicas.values():
             replica.stop()
+        # Who waits for what etcd has yet to tell may hold a pipeline, and there is nothing more to be learned here.
+        waiting, self._waiting = self._waiting, []
+        for _, _, wait in waiting:
+            if not wait.is_over:
+                wait.serve(None)
 
     def _follow(self, changes: Iterable[Change[BrokerEntity]]) -> None:
         if self.is_stopped:

@@ -99,6 +99,7 @@ class SpoolWorker:
         self._is_working = False
         # Set when there is room again; None while there is, as nearly always.
         self._room: asyncio.Event | None = None
+        self.sums_content = False
         self._failed: Callable[[Exception], None] | None = None
         # The first step that could not be done for the present holder: none that follows is.
         self._failure: Exception | None = None
@@ -230,7 +231,8 @@ class SpoolWorker:
         """Write, and hash twice: for the fragment, and for the append alone. For large content that is done at once."""
         if delta == 0:
             # The first bytes of a fragment have the fragment's own sum.
-            self._content_sum = hashlib.sha1() if self._writer.spool.fragment.content_length else None
+            is_summed = self.sums_content and self._writer.spool.fragment.content_length
+            self._content_sum = hashlib.sha1() if is_summed else None
         hashing = None
         if self._content_sum is not None and self._hasher is not None and len(data) >= HASHED_ASIDE_BYTES:
             hashing = self._hasher.submit(self._content_sum.update, data)
@@ -261,6 +263,7 @@ class SpoolWorker:
             case _Acked(_, told):
                 told()
             case _Release():
+                self.sums_content = False
                 self._released(self)
             case _HandOn(handed_on):
                 self._observer.given_up()

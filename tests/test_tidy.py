@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "allocator": set(),
     "fragment": {"protocol"},
     "consumer.message": {"protocol"},
-    "broker.client": {"protocol", "fragment", "consumer.message"},
+    "broker.client": {"protocol", "protocol.rpc", "fragment", "consumer.message"},
     "broker": {"protocol", "protocol.rpc", "fragment", "allocator", "broker.client"},
     "consumer": {"protocol", "protocol.rpc", "allocator", "broker.client", "consumer.message"},
     "spark_readers": {"protocol", "fragment", "broker.client", "consumer.message"},

@@ -16,8 +16,10 @@ M = TypeVar("M", bound=Message)
 _DETAIL_MAX = 256
 
 
-def decoded(kind: type[M], raw: bytes, endpoint: str) -> M:
-    """Raises a FailedCallError: what breaks the rules is no answer."""
+def decoded(kind: type[M], raw: bytes | None, endpoint: str) -> M:
+    """Raises a FailedCallError: what breaks the rules is no answer. gRPC gives None where a call ended without one."""
+    if raw is None:
+        raise FailedCallError(f"{endpoint}: it ended a call well, but without an answer")
     try:
         message = kind.FromString(raw)
         validate(message)

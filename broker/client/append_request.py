@@ -9,9 +9,9 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
-from protocol.errors import ValidationError
+from protocol.errors import ValidationError, checked
 from protocol.gen import journal_pb2 as pb
-from protocol.identifier import strip_meta
+from protocol.identifier import check_journal, strip_meta
 from protocol.label import LabelSet
 from protocol.selector import LabelSelector
 from protocol.validation import validate
@@ -59,6 +59,7 @@ class AppendRequest:
     suspend: SuspendMode = SuspendMode.RESUME
 
     def __post_init__(self) -> None:
+        checked("journal", check_journal, self.journal)
         if self.offset == 0:
             raise ValidationError(
                 "an append cannot ask for a journal that is empty, since 0 stands for no offset at all: leave it out",

@@ -38,11 +38,29 @@ async def append(
     while True:
         attempt = _Attempt(brokers, request)
         try:
+            if strip_meta(request.journal) in brokers.suspects:
+                await _test(brokers, request)
             return await attempt.run(content)
         except GazetteError as error:
             if attempt.has_begun_content and not is_repeatable(content):
                 raise
             await brokers.pause(attempts, error)
+
+
+async def _test(brokers: Brokers, request: AppendRequest) -> None:
+    """Whether appends to a journal get through again.
+
+    While a member of it is dead and not replaced, all appends fail after they were sent. Of those that have content the
+    outcome were not known, time after time; one without any can be repeated at will.
+    """
+    attempt = _Attempt(brokers, AppendRequest(request.journal, suspend=request.suspend))
+    try:
+        await attempt.run(b"")
+    except UnknownOutcomeError as error:
+        raise UnavailableError(
+            f"appends to {request.journal} do not get through at the moment ({attempt.failure})"
+        ) from error
+    brokers.suspects.discard(strip_meta(request.journal))
 
 
 class _Attempt:
@@ -53,6 +71,7 @@ class _Attempt:
         self._request = request
         self._journal = strip_meta(request.journal)
         self.has_begun_content = False
+        self.failure: GazetteError | None = None
         self._may_be_committed = False
         self._stall = asyncio.timeout(None)
 
@@ -66,6 +85,8 @@ class _Attempt:
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
                 brokers.dispatch.failed(target.endpoint, journal, brokers.clock())
             raise self._known(failure_of(error, target.endpoint)) from error
+        except FailedCallError as error:
+            raise self._known(error) from error
         except TimeoutError as error:
             if not self._stall.expired():
                 raise
@@ -77,7 +98,11 @@ class _Attempt:
 
     def _known(self, error: GazetteError) -> GazetteError:
         """What the failure says about the append."""
-        if not self._may_be_committed or is_refusal(error):
+        self.failure = error
+        if is_refusal(error):
+            return error
+        self._brokers.suspect(self._journal)
+        if not self._may_be_committed:
             return error
         return UnknownOutcomeError(
             f"an append to {self._journal} was sent, and whether it was done is not known ({error})"

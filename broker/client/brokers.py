@@ -20,6 +20,7 @@ from broker.client.failure import failure_of
 from broker.client.outcome import UnknownOutcomeError, is_refusal
 from broker.client.retry import Attempts, RetryPolicy
 from broker.client.settings import ClientSettings
+from broker.client.tasks import ClientTasks
 from protocol.auth import Capability
 from protocol.endpoint import dial_address
 from protocol.errors import GazetteError, UnavailableError
@@ -48,6 +49,7 @@ _OPTIONS: Options = (
     ("grpc.client_idle_timeout_ms", 60_000),
 )
 _SERVICE = "/protocol.Journal/"
+_SUSPECTS_MAX = 4096
 _UNUSED_S = 120.0
 _CHANNELS_KEPT = 32
 _FILES_LOOKED_AT_S = 1.0
@@ -64,7 +66,7 @@ class Brokers:
     """Of one client. `tasks` run for no longer than the client does; none of them raises."""
 
     def __init__(
-        self, settings: ClientSettings, tasks: asyncio.TaskGroup, now: Callable[[], float], chance: random.Random
+        self, settings: ClientSettings, tasks: ClientTasks, now: Callable[[], float], chance: random.Random
     ) -> None:
         self.settings = settings
         self.tasks = tasks
@@ -72,6 +74,8 @@ class Brokers:
         self.dispatch = Dispatch(settings.addresses, settings.zone)
         # What we have changed is to be seen by the calls that follow, whichever broker serves them.
         self.revision = 0
+        # Journals whose last append failed without an answer.
+        self.suspects: set[str] = set()
         self._chance = chance
         self._signer = TokenSigner(settings.keys, now)
         self._fixed: Metadata = (("authorization", f"Bearer {settings.token}"),) if settings.token else ()
@@ -102,6 +106,11 @@ class Brokers:
         held = self._connections.pop(endpoint, None)
         if held is not None:
             self._retired.append(held)
+
+    def suspect(self, journal: str) -> None:
+        if len(self.suspects) >= _SUSPECTS_MAX:
+            self.suspects.clear()
+        self.suspects.add(journal)
 
     async def connected(self, endpoint: str, journal: str | None) -> grpc.aio.Channel:
         """A channel that has a connection at this moment. What fails here was not sent."""
@@ -154,13 +163,13 @@ class Brokers:
                 channel = await self.connected(endpoint, None)
                 try:
                     raw = await self._unary(channel, endpoint, "Apply", request.SerializeToString(), metadata)
+                    return decoded(pb.ApplyResponse, raw, endpoint)
                 except GazetteError as error:
                     if is_refusal(error):
                         raise
                     raise UnknownOutcomeError(
                         f"the changes may or may not have been made: list the journals and see ({error})"
                     ) from error
-                return decoded(pb.ApplyResponse, raw, endpoint)
             except GazetteError as error:
                 await self.pause(attempts, error)
 

@@ -50,7 +50,8 @@ class Dispatch:
 
     def for_any(self, now_s: float) -> str:
         """One that can be asked anything: the first that is not known to be out of reach, else the least recent."""
-        known = (*self._addresses, *(() if self._is_proxied(now_s) else reversed(self._seen)))
+        seen: list[str] = [] if self._is_proxied(now_s) else [*reversed(self._seen)]
+        known = [*self._addresses, *seen]
         for endpoint in known:
             if not self._is_avoided(endpoint, now_s):
                 return endpoint
@@ -96,12 +97,16 @@ class Dispatch:
 
     def failed(self, endpoint: str, journal: str | None, now_s: float) -> None:
         """It could not be reached, or has stopped to answer."""
-        self._failed_s = {one: at for one, at in self._failed_s.items() if now_s - at < AVOIDED_S}
-        self._failed_s[endpoint] = now_s
+        self.avoid(endpoint, now_s)
         if journal is not None:
             self._routes.forget(journal)
         if endpoint not in self._addresses and not self._seen:
             self._proxied_until_s = now_s + PROXIED_S
+
+    def avoid(self, endpoint: str, now_s: float) -> None:
+        """It has not what others have: for a while they are asked first."""
+        self._failed_s = {one: at for one, at in self._failed_s.items() if now_s - at < AVOIDED_S}
+        self._failed_s[endpoint] = now_s
 
     def _is_avoided(self, endpoint: str, now_s: float) -> bool:
         return now_s - self._failed_s.get(endpoint, -AVOIDED_S) < AVOIDED_S

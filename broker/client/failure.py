@@ -15,6 +15,8 @@ from protocol.errors import (
 )
 
 _DETAILS_MAX = 512
+# What gRPC puts in place of the true status when a call ends while a message is being written.
+_MASKED = "Internal error from Core"
 
 _OF_CODES: dict[grpc.StatusCode, type[GazetteError]] = {
     grpc.StatusCode.UNAVAILABLE: UnavailableError,
@@ -33,6 +35,8 @@ def failure_of(error: grpc.aio.AioRpcError, endpoint: str) -> GazetteError:
     """`error` in our terms, with the broker that it is about."""
     code, details = error.code(), (error.details() or "")[:_DETAILS_MAX]
     kind = _OF_CODES.get(code, FailedCallError)
+    if code is grpc.StatusCode.INTERNAL and details == _MASKED:
+        kind = UnavailableError
     if kind is ValidationError:
         return ValidationError(details)
     return kind(f"{endpoint}: {details or 'no reason was given'} ({code.name})")

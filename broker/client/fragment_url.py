@@ -19,7 +19,7 @@ from yarl import URL
 from fragment.fragment_reader import ByteSource
 from fragment.stores.filesystem import Folder
 from protocol.codec import CompressionCodec
-from protocol.errors import UnavailableError
+from protocol.errors import UnavailableError, ValidationError
 
 CHUNK_BYTES = 256 << 10
 
@@ -81,7 +81,7 @@ class _File:
                     if chunk is None:
                         return
                     yield chunk
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, ValidationError) as error:
             raise UnavailableError(f"a fragment's file could not be read ({type(error).__name__})") from error
 
 

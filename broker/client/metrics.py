@@ -1,4 +1,4 @@
-"""What a client counts, by the names that Gazette's has. Of many journals only the first ones have a label of their own.
+"""What a client counts, by the names that Gazette's has. Only the first so many journals have labels of their own.
 
 A program may touch any number of journals, and each label is a time series that somebody pays for.
 """

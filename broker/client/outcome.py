@@ -1,7 +1,7 @@
 """How a call can end beside the ways that ``protocol.errors`` knows.
 
-An append has three outcomes. It is done: ``Appended`` says where. It was refused, by a ``RefusedError`` or another error
-of ``protocol.errors``: then nothing was written. Or it is not known, by an ``UnknownOutcomeError``.
+An append has three outcomes. It is done: ``Appended`` says where. It was refused, by a ``RefusedError`` or another
+error of ``protocol.errors``: then nothing was written. Or that is not known: ``UnknownOutcomeError``.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from broker.client.outcome import UnknownOutcomeError
-from protocol.errors import GazetteError, RefusedError, Remedy, Status, UnavailableError
+from protocol.errors import GazetteError, RefusedError, Remedy, UnavailableError
 
 PAUSE_S_MIN = 0.05
 PAUSE_S_MAX = 2.0
@@ -36,6 +36,7 @@ RetryPolicy = Retry | AtLeastOnce
 Errors = tuple[type[GazetteError], ...]
 
 NEVER = Retry(within_s=0.0)
+"""To be sent to another broker is no failure, and not counted."""
 
 
 class Attempts:
@@ -72,7 +73,9 @@ class Attempts:
         if self._since_s is None:
             self._since_s = now_s
         self.failed += 1
-        pause_s = self._pause_s(error, jitter)
+        if self._is_sent_elsewhere(error):
+            return 0.0
+        pause_s = self._pause_s(jitter)
         return None if now_s + pause_s > self._since_s + self._policy.within_s else pause_s
 
     def _may_repeat(self, error: GazetteError) -> bool:
@@ -80,18 +83,17 @@ class Attempts:
             case UnknownOutcomeError():
                 return isinstance(self._policy, AtLeastOnce)
             case RefusedError():
-                is_head = error.status is Status.OFFSET_NOT_YET_AVAILABLE
-                return error.remedy in (Remedy.RETRY, Remedy.REROUTE) and not is_head
+                return error.remedy in (Remedy.RETRY, Remedy.REROUTE)
             case _:
                 return isinstance(error, self._repeatable)
 
-    def _pause_s(self, error: GazetteError, jitter: float) -> float:
+    def _is_sent_elsewhere(self, error: GazetteError) -> bool:
         """Whoever is sent elsewhere goes there at once; but if that one sends us on as well, it is time to wait."""
         is_rerouted = isinstance(error, RefusedError) and error.remedy is Remedy.REROUTE
-        if is_rerouted and not self._has_rerouted:
-            self._has_rerouted = True
-            return 0.0
-        self._has_rerouted = False
+        self._has_rerouted = is_rerouted and not self._has_rerouted
+        return self._has_rerouted
+
+    def _pause_s(self, jitter: float) -> float:
         # A cluster that comes back must not meet all its clients at the same moment.
         longest = min(PAUSE_S_MIN * 2.0 ** min(self.failed - 1, 16), PAUSE_S_MAX)
         return longest * (0.5 + 0.5 * jitter)

@@ -26,7 +26,7 @@ from broker.client.retry import Attempts, RetryPolicy
 from broker.client.stall_watch import StallWatch
 from fragment.fragment_reader import read as read_fragment
 from fragment.stores.blob_store import BlobNotFoundError
-from protocol.errors import CorruptError, GazetteError, Status, UnavailableError, ValidationError
+from protocol.errors import CorruptError, GazetteError, RefusedError, Status, UnavailableError, ValidationError
 from protocol.gen import journal_pb2 as pb
 from protocol.identifier import strip_meta
 from protocol.validation import validate
@@ -141,13 +141,17 @@ class RetryingRead:
                             self.offset += len(piece)
                             self._counters.read.inc(len(piece))
                             yield piece
-                    if self.offset == before and not self._is_at_head and not self._goes_on_at_once:
-                        raise UnavailableError("the broker ended a read without a word")
-                    self._goes_on_at_once = False
+                    self._check_progress(before)
                 except GazetteError as error:
                     await self._brokers.pause(self._attempts, error)
         finally:
             await self._forget_ahead()
+
+    def _check_progress(self, before: int) -> None:
+        """A stream that ends is nothing special. But whoever gets nothing from any of them has to slow down."""
+        if self.offset == before and not self._is_at_head and not self._goes_on_at_once:
+            raise UnavailableError("the broker ended a read without a word")
+        self._goes_on_at_once = False
 
     def _source(self) -> AsyncGenerator[bytes, None]:
         return self._taken_ahead() if self._ahead is not None else self._call()
@@ -207,6 +211,7 @@ class RetryingRead:
             self._brokers.learn(self._name, found.header)
         self.found = found
         if found.status is Status.OFFSET_NOT_YET_AVAILABLE and not self._wanted.block:
+            self._check_head(found, target)
             self.write_head = found.write_head
             self._is_at_head = True
             return False
@@ -220,6 +225,15 @@ class RetryingRead:
             self._on_jump(Jump(self._name, begin, found.offset))
         return True
 
+    def _check_head(self, found: ReadMetadata, target: Target) -> None:
+        """A broker that has just joined has the head, and has to wait for the store to have what is before it."""
+        if found.offset < found.write_head:
+            self._brokers.dispatch.avoid(target.endpoint, self._brokers.clock())
+            raise RefusedError(
+                Status.OFFSET_NOT_YET_AVAILABLE,
+                f"{target.endpoint} has no bytes at {found.offset}, and yet the journal ends at {found.write_head}",
+            )
+
     async def _find_head(self) -> None:
         """The head is looked up first: were a read of it to fail, another would begin at a later one."""
         self.offset = (await read_metadata(self._brokers, self._wanted.journal, WRITE_HEAD)).offset
@@ -229,7 +243,7 @@ class RetryingRead:
         request = pb.ReadRequest(journal=self._wanted.journal, offset=self.offset, metadata_only=True)
         request.begin_mod_time = self._wanted.begin_mod_time_s
         found = await _first(self._brokers, target, request)
-        is_well = found.status is Status.OFFSET_NOT_YET_AVAILABLE
+        is_well = found.status is Status.OFFSET_NOT_YET_AVAILABLE and found.offset >= found.write_head
         if is_well:
             self._attempts.succeeded()
         return is_well

@@ -1,8 +1,7 @@
 """StallWatch: ends a call that has made no progress for too long.
 
-Of a read at the head of a journal, or of a watch, nothing is heard for as long as nothing happens, and a connection whose
-other end has vanished looks the same. So the broker is asked, by another call, whether it is still there; a call costs
-nothing while messages come.
+Of a read at the head of a journal, or of a watch, nothing is heard for as long as nothing happens, and a connection
+whose other end has vanished looks the same. So the broker is asked, by another call, whether it is still there.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import grpc
 
 from broker.client.brokers import StreamCall
 from broker.client.failure import failure_of
+from broker.client.tasks import ClientTasks
 from protocol.errors import GazetteError, UnavailableError
 
 IsAlive = Callable[[], Awaitable[bool]]
@@ -29,7 +29,7 @@ class StallWatch:
         call: StreamCall,
         endpoint: str,
         stall_s: float,
-        tasks: asyncio.TaskGroup,
+        tasks: ClientTasks,
         is_alive: IsAlive | None = None,
     ) -> None:
         """Without `is_alive` no progress is taken for a failure right away."""

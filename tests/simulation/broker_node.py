@@ -18,7 +18,7 @@ from allocator.keys import item_key, items_prefix, member_id, member_key
 from allocator.keyspace import KeySpace
 from allocator.keyspace_view import Update
 from allocator.transaction import KEEP_LEASE, Compare, Put, Target, Transaction
-from broker.append_event import Ready
+from broker.append_event import AppendOutcome, Ready
 from broker.broker_member import KIN, BrokerMember
 from broker.cluster_keys import BrokerEntity, broker_decoder
 from broker.journal_item import JournalItem
@@ -74,8 +74,10 @@ class Surroundings:
     syncs_commits: bool
     # The file in the spool directory that keeps the lease's id, by the names of nodes.
     lease_file: dict[str, int]
-    # Hears that a process is about to end by itself, and whether all it held is in the store.
+    # Hears that a process is about to end by itself, and whether all it held is with others and in the store.
     exiting: Callable[[Node, bool], None]
+    # Hears of every append that is about to be acknowledged: by whom, of which incarnation, and when it began.
+    acknowledging: Callable[[BrokerNode, AppendOutcome, int, float], None]
 
 
 class _Served(Protocol):
@@ -88,9 +90,9 @@ def process_id(node: Node) -> ProcessId:
     return ProcessId("zone-a" if node.number % 2 else "zone-b", f"{_SUFFIX}{node.name}")
 
 
-def node_name(suffix: str) -> str:
-    """Of the broker whose id has this suffix."""
-    return suffix.removeprefix(_SUFFIX)
+def node_of(world: World, suffix: str) -> Node:
+    """That of the broker whose id has this suffix."""
+    return world.nodes[suffix.removeprefix(_SUFFIX)]
 
 
 class BrokerNode:
@@ -107,7 +109,7 @@ class BrokerNode:
         self._mirror: Mirror[BrokerEntity] = Mirror(self._access, self._keyspace, self._observe)
         self._keeping = LeaseKeeping(self._access, surroundings.lease_ttl_s, self._granted, self._lost)
         self._allocator = SimulatedAllocator(self._access, ROOT, self._member_key, lambda: self._mirror.view)
-        self._lease_id = 0
+        self.lease_id = 0
         self._mod_revision: int | None = None
         self.resolver: Resolver[SpoolFile] | None = None
         self.persister = SimulatedPersister(node, self.store, self._spec_now)
@@ -115,7 +117,7 @@ class BrokerNode:
         self.replicas: dict[SimulatedReplica, None] = {}
         self._replica_count = 0
         self._served: dict[_Served, None] = {}
-        self._is_draining = self._is_stopping = self._is_exiting = False
+        self._is_draining = self._is_drained = self._is_stopping = self._is_exiting = False
         self._start()
 
     # Becoming a member.
@@ -136,7 +138,7 @@ class BrokerNode:
         self._access.revoke_lease(previous, revoked)
 
     def _granted(self, lease_id: int) -> None:
-        self._lease_id = lease_id
+        self.lease_id = lease_id
         self.surroundings.lease_file[self.node.name] = lease_id
         self._announce()
 
@@ -150,7 +152,7 @@ class BrokerNode:
             return
         absent = Compare(self._member_key, Target.VERSION, 0)
         self._access.commit(
-            Transaction((absent,), (Put(self._member_key, self._member(), self._lease_id),)), self._announced
+            Transaction((absent,), (Put(self._member_key, self._member(), self.lease_id),)), self._announced
         )
 
     def _announced(self, answer: Committed | EtcdError) -> None:
@@ -165,7 +167,7 @@ class BrokerNode:
 
     def _found_announced(self, existing: StoredKey | EtcdError | None) -> None:
         """The answer to an earlier attempt may have been lost; or an earlier life's lease has yet to run out."""
-        if isinstance(existing, StoredKey) and existing.lease == self._lease_id:
+        if isinstance(existing, StoredKey) and existing.lease == self.lease_id:
             self._joined(existing.mod_revision)
         else:
             self.node.after(_ANNOUNCE_RETRY_S if isinstance(existing, StoredKey) else _RETRY_S, self._announce)
@@ -185,7 +187,7 @@ class BrokerNode:
         if self.resolver is None or self._is_stopping:
             return
         member = update.view.get(self._member_key)
-        if member is None or member.lease != self._lease_id:
+        if member is None or member.lease != self.lease_id:
             self._keeping.give_up("the member's key is gone from etcd")
             return
         self.resolver.observe(update)
@@ -223,6 +225,7 @@ class BrokerNode:
         member = view.get(self._member_key)
         is_told = member is not None and isinstance(member.value.value, BrokerMember) and member.value.value.exiting
         if is_told and is_drained(ROOT, member_id(*self.id), view):
+            self._is_drained = True
             self._leave()
         elif not self._is_stopping:
             self.node.after(0.5, self._await_drained)
@@ -230,7 +233,7 @@ class BrokerNode:
     def _leave(self) -> None:
         if not self._is_stopping:
             self._keeping.release()
-            self._access.revoke_lease(self._lease_id, lambda _: None)
+            self._access.revoke_lease(self.lease_id, lambda _: None)
             self._wind_down(_GRACE_S)
 
     def _wind_down(self, grace_s: float) -> None:
@@ -264,7 +267,8 @@ class BrokerNode:
     def _exit(self) -> None:
         if not self._is_exiting:
             self._is_exiting = True
-            self.surroundings.exiting(self.node, not self.persister.items and not self.replicas)
+            is_clean = self._is_drained and not self.persister.items and not self.replicas
+            self.surroundings.exiting(self.node, is_clean)
             raise CrashError
 
     # For those who look from outside.
@@ -341,18 +345,19 @@ class BrokerNode:
         return replica.wait_refreshed(lambda: done(Ready(replica.index.summary())))
 
     def open_streams(self, pipeline: Pipeline) -> Mapping[ProcessId, PeerStream]:
-        network, nodes = self.surroundings.network, self._world.nodes
+        network, world = self.surroundings.network, self._world
         return {
-            peer: SimulatedPeerStream(network, self.node, nodes[node_name(peer.suffix)], peer, pipeline)
+            peer: SimulatedPeerStream(network, self.node, node_of(world, peer.suffix), peer, pipeline)
             for peer in pipeline.peers
         }
+
+    def acknowledging(self, outcome: AppendOutcome, create_revision: int, begun_s: float) -> None:
+        self.surroundings.acknowledging(self, outcome, create_revision, begun_s)
 
     def forward(
         self, peer: ProcessId, method: str, heard: Callable[[Any], None], ended: Callable[[End], None]
     ) -> Stream:
-        return self.surroundings.network.open(
-            self.node, self._world.nodes[node_name(peer.suffix)], method, heard, ended
-        )
+        return self.surroundings.network.open(self.node, node_of(self._world, peer.suffix), method, heard, ended)
 
     def nearest(self, resolution: Resolution) -> ProcessId:
         members = resolution.header.route.members

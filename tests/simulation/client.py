@@ -197,7 +197,9 @@ class _AppendCall:
             return
         commit = outcome.commit
         assert commit is not None
-        assert not self._plan.abandons, "committed without the client's word"
+        if self._plan.abandons:
+            self._settle("committed all the same")
+            return
         assert commit.content_length == len(self.append.content)
         assert commit.sum == hashlib.sha1(self.append.content).digest()
         self._is_over = True
@@ -263,8 +265,7 @@ class Reader:
         self._is_jump = False
         node.after(node.world.chance.random() * 0.5, self._read)
 
-    @property
-    def is_done(self) -> bool:
+    def has_all(self) -> bool:
         return self.target is not None and self.position >= self.target
 
     def stop(self) -> None:
@@ -273,7 +274,7 @@ class Reader:
             self._stream.cancel()
 
     def _read(self) -> None:
-        if not self.is_active or self.is_done:
+        if not self.is_active or self.has_all():
             return
         if self.position in self.lost:
             self.position, self._is_jump = self.lost[self.position], True
@@ -284,7 +285,7 @@ class Reader:
         self._node.after(chance.uniform(2.0, 6.0), self._move_on, self._stream)
 
     def _heard(self, answer: ReadAnswer) -> None:
-        if answer.status is not Status.OK or not answer.content or self.is_done:
+        if answer.status is not Status.OK or not answer.content or self.has_all():
             return
         if answer.create_revision != self.create_revision:
             self._reincarnate(answer.create_revision)
@@ -294,7 +295,7 @@ class Reader:
         self._is_jump = False
         self._scene.history.chunk(self.name, key, answer.offset, answer.content, self._broker.name, is_jump=is_jump)
         self.position = answer.offset + len(answer.content)
-        if self.is_done or self.position in self.lost:
+        if self.has_all() or self.position in self.lost:
             self._leave()
 
     def _reincarnate(self, create_revision: int) -> None:

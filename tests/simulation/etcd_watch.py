@@ -67,8 +67,7 @@ class _Watch:
 
     def begin(self, request: _Begin) -> None:
         if request.revision < self._etcd.compacted:
-            self._stream.send(CompactedError(self._etcd.compacted))
-            self._stream.half_close()
+            self._refuse()
             return
         self._prefix, self._next = request.prefix, request.revision
         self._watches[self] = None
@@ -77,6 +76,12 @@ class _Watch:
 
     def ended(self, _: End) -> None:
         self._watches.pop(self, None)
+        self._stream.half_close()
+
+    def _refuse(self) -> None:
+        """What comes next is forgotten."""
+        self._watches.pop(self, None)
+        self._stream.send(CompactedError(self._etcd.compacted))
         self._stream.half_close()
 
     def wake(self) -> None:
@@ -93,6 +98,10 @@ class _Watch:
         if chance.random() < faults.watch_drop_rate:
             self._watches.pop(self)
             self._stream.half_close()
+            return
+        if self._next < self._etcd.compacted:
+            # It happened since the watch began, and before it was told.
+            self._refuse()
             return
         happened = self._etcd.history(self._prefix, self._next, self._etcd.revision)
         if not happened:

@@ -18,7 +18,8 @@ def failure_report(
     options: Options, faults: Sequence[Fault], world: World, history: History, violations: Sequence[Violation]
 ) -> str:
     sections = [
-        f"seed {options.seed} failed at {_commit()}, after {world.events} events, fingerprint {world.fingerprint:x}",
+        f"seed {options.seed} failed at {_commit()}, after {world.events} events, fingerprint {world.fingerprint:x}\n"
+        f"again, if it was drawn from all faults: python -m tests.simulation.cluster --seed {options.seed}",
         "\n".join(str(violation) for violation in violations[:_SHOWN]),
         options.describe(),
         "\n".join(["faults:", *map(str, faults)]),

@@ -24,7 +24,7 @@ class Operators(Protocol):
     def recreate(self, journal: int) -> None: ...
 
     def is_settled(self) -> bool:
-        """Whether every byte is in the store, or on as many copies as the journal is to have."""
+        """Whether as many brokers as the journal is to have know where it ends, and have all that is in no store."""
         ...
 
 
@@ -37,6 +37,8 @@ class Budget:
         self._operators = operators
         self._lost: dict[str, None] = {}
         self._excused: set[str] = set()
+        # Who may yet be lost by what has befallen it, and until when.
+        self._at_risk: dict[str, float] = {}
         self.is_over = False
 
     def watch(self, node: Node) -> None:
@@ -47,13 +49,29 @@ class Budget:
         """There may be fewer copies from now on."""
         self._allowed = min(self._allowed, replication - 1)
 
-    def allows(self, nodes: Sequence[str]) -> bool:
+    def risk(self, nodes: Sequence[str], now_s: float, lasts_s: float) -> None:
+        """These may end themselves because of something that lasts so long."""
+        until_s = now_s + lasts_s + self._options.lease_ttl_s
+        for node in nodes:
+            self._at_risk[node] = max(until_s, self._at_risk.get(node, 0.0))
+
+    def allows(self, nodes: Sequence[str], now_s: float) -> bool:
+        return self._count([*nodes, *self._threatened(now_s)]) <= self._allowed
+
+    def allows_limit(self, replication: int, now_s: float) -> bool:
+        """Whether there may be so few copies: the one that is kept must not be one that is lost and not missed yet."""
+        return self._count(self._threatened(now_s)) < replication
+
+    def _threatened(self, now_s: float) -> list[str]:
+        return [node for node, until_s in self._at_risk.items() if until_s > now_s]
+
+    def _count(self, nodes: Sequence[str]) -> int:
         if self._operators.is_settled():
             self._lost.clear()
-        return len({*self._lost, *nodes}) <= self._allowed
+        return len({*self._lost, *nodes})
 
     def lose(self, node: str) -> None:
-        if not self.allows([node]):
+        if self._count([node]) > self._allowed:
             self.is_over = True
         self._lost[node] = None
 
@@ -129,8 +147,12 @@ class Injector:
             self._befall_cluster(fault)
 
     def _is_affordable(self, fault: Fault) -> bool:
-        losers = self._losers(fault)
-        return not losers or self.budget.allows(losers)
+        losers, now_s = self._losers(fault), self._world.now_s
+        if losers and not self.budget.allows(losers, now_s):
+            return False
+        if fault.kind not in _AT_ONCE:
+            self.budget.risk(losers, now_s, fault.lasts_s)
+        return True
 
     def _losers(self, fault: Fault) -> tuple[str, ...]:
         """The brokers that may lose their copies by this fault."""
@@ -257,6 +279,9 @@ class Injector:
                 self._operators.move(fault.journal, chance)
             case FaultKind.CHANGE_REPLICATION:
                 replication = chance.randint(1, min(3, self._options.brokers))
+                if self._options.keeps_budget and not self.budget.allows_limit(replication, self._world.now_s):
+                    self.skipped += 1
+                    return
                 self.budget.limit(replication)
                 self._operators.change_replication(fault.journal, replication)
             case FaultKind.RECREATE:
@@ -281,3 +306,4 @@ class Injector:
 _OF_BROKERS = frozenset(
     kind.name for kind in FaultKind if kind.name.startswith(("KILL", "POWER", "PAUSE", "LONG_PAUSE", "DISK"))
 )
+_AT_ONCE = frozenset((FaultKind.KILL, FaultKind.KILL_ALL, FaultKind.POWER_LOSS, FaultKind.DISK_LOST))

@@ -15,7 +15,7 @@ from broker.append_run import AppendRun
 from broker.pipeline import PeerStream, Pipeline
 from broker.replica import Replica
 from broker.resolution import Resolution, Wanted
-from protocol.errors import GazetteError, UnavailableError
+from protocol.errors import GazetteError, Status, UnavailableError
 from protocol.route import ProcessId
 from tests.simulation.network import End, Ending, Stream
 from tests.simulation.sim_replication import Done, Resolving, Withdraw
@@ -45,6 +45,10 @@ class AppendBroker(Resolving, Protocol):
     def await_ready(self, replica: Replica[object], done: Callable[[Ready | GazetteError], None]) -> Withdraw: ...
 
     def open_streams(self, pipeline: Pipeline) -> Mapping[ProcessId, PeerStream]: ...
+
+    def acknowledging(self, outcome: AppendOutcome, create_revision: int, begun_s: float) -> None:
+        """Hears of an append that is about to be acknowledged, and when it began."""
+        ...
 
     def forward(
         self, peer: ProcessId, method: str, heard: Callable[[AppendAnswer], None], ended: Callable[[End], None]
@@ -88,6 +92,7 @@ class ServedAppend(_Port):
         self._arrived: deque[Chunk | Intent | ClientEnd] = deque()
         self._is_wanted = False
         self._upstream: Stream | None = None
+        self._begun_s = stream.node.world.now_s
         self.is_over = False
 
     # What the run asks for.
@@ -111,8 +116,11 @@ class ServedAppend(_Port):
         assert self._run is not None
         resolution = self._run.fsm.resolution
         item = resolution.item if resolution is not None else None
+        create_revision = item.create_revision if item is not None else 0
+        if isinstance(outcome, AppendOutcome) and outcome.status is Status.OK:
+            self._broker.acknowledging(outcome, create_revision, self._begun_s)
         if outcome is not None:
-            self._answer(AppendAnswer(outcome, item.create_revision if item is not None else 0))
+            self._answer(AppendAnswer(outcome, create_revision))
         self.is_over = True
 
     # What comes in.

@@ -16,11 +16,12 @@ from tests.simulation.world import Node
 
 
 class SimulatedReplica(Replica[SpoolFile]):
-    __slots__ = ("_changed", "_node", "_ready", "_worker", "is_refreshed", "name")
+    __slots__ = ("_changed", "_node", "_ready", "_worker", "is_refreshed", "name", "started_s")
 
     def __init__(self, node: Node, name: str, journal: str, create_revision: int) -> None:
         super().__init__(journal, create_revision, Index())
         self.name = name
+        self.started_s = node.world.now_s
         self._node = node
         self._worker: SpoolWorker | None = None
         self.is_refreshed = False

@@ -45,11 +45,17 @@ class Broker:
     zone: str = "local"
     flags: Sequence[str] = ()
     port: int = field(default_factory=free_port)
+    http_port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
 
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def gateway(self) -> str:
+        """The URL of its HTTP gateway, where there is no TLS."""
+        return f"http://127.0.0.1:{self.http_port}"
 
     @property
     def log(self) -> Path:
@@ -63,7 +69,8 @@ class Broker:
         command = [
             *(sys.executable, "-m", "gazctl.main", "serve"),
             *("--broker.zone", self.zone, "--broker.id", self.name, "--broker.host", "127.0.0.1"),
-            *("--broker.port", str(self.port), "--broker.spool-dir", str(self.spool_dir)),
+            *("--broker.port", str(self.port), "--broker.http-port", str(self.http_port)),
+            *("--broker.spool-dir", str(self.spool_dir)),
             *("--broker.file-root", str(self.folder / "fragments"), "--broker.watch-delay", "1ms"),
             *("--etcd.address", self.etcd, "--etcd.prefix", self.prefix, "--etcd.lease", "5s"),
             *("--log.level", "info", "--log.format", "json"),

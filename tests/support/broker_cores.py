@@ -120,6 +120,7 @@ class MemorySpool:
         self.completed: list[Fragment] = []
         self.releases = 0
         self.is_handed_on = False
+        self.sums_content = False
         self._failure: Exception | None = None
         self._failed: Callable[[Exception], None] | None = None
         self._steps: deque[Callable[[], None]] = deque()

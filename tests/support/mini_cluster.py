@@ -11,14 +11,16 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 from allocator.key_event import EtcdHeader
-from allocator.keys import assignment_key, item_key, member_key
+from allocator.key_value import KeyValue
+from allocator.keys import Assignment, assignment_key, item_key, member_key
 from allocator.keyspace_view import KeySpaceView, Update, changes_between
-from allocator.transaction import Put, Transaction
+from allocator.transaction import Delete, Put, Transaction
 from broker.append_event import AppendOpening, AppendOutcome, Chunk, End, Failed, Intent, Ready
 from broker.append_run import AppendRun
-from broker.cluster_keys import BrokerEntity, broker_decoder
+from broker.cluster_keys import BrokerEntity, broker_decoder, route_of
 from broker.pipeline import PeerStream, Pipeline
 from broker.replica import Replica
 from broker.replication import Replication
@@ -29,7 +31,7 @@ from fragment.index import Index
 from protocol.errors import GazetteError, Status, UnavailableError
 from protocol.fragment import Fragment
 from protocol.journal import JournalSpec
-from protocol.route import ProcessId
+from protocol.route import ProcessId, Route
 from tests.support.broker_cores import CLUSTER_ID, JOURNAL, NOW_NS, ROOT, SPEC, MemorySpool, member_of
 from tests.support.memory_keys import MemoryKeys
 
@@ -69,6 +71,30 @@ class ClusterKeys:
             self.keys.revision -= 1 if wanted - known else 0
         if wanted - known:
             self.keys.put(*(Put(key, b"", 70) for key in sorted(wanted - known)))
+
+    def slots(self, journal: str = JOURNAL) -> dict[ProcessId, int]:
+        """Who holds the journal, by what is assigned."""
+        prefix = f"{ROOT}/assign/{journal}#"
+        found: dict[ProcessId, int] = {}
+        for kv in self.keys.key_values:
+            if kv.key.startswith(prefix):
+                zone, suffix, slot = kv.key.removeprefix(prefix).split("#")
+                found[ProcessId(zone, suffix)] = int(slot)
+        return found
+
+    def move(self, member: ProcessId, slot: int) -> None:
+        """As a leader promotes and packs: what the assignment advertises moves with it."""
+        key = assignment_key(ROOT, JOURNAL, member.zone, member.suffix, self.slots()[member])
+        to = assignment_key(ROOT, JOURNAL, member.zone, member.suffix, slot)
+        self.keys.apply(Transaction((), (Put(to, self.keys[key].raw, 70), Delete(key))))
+
+    def is_consistent(self) -> bool:
+        """Whether all assignments of the journal advertise the Route that they make."""
+        prefix = f"{ROOT}/assign/{JOURNAL}#"
+        held = [kv for kv in self.keys.key_values if kv.key.startswith(prefix)]
+        assignments = cast(list[KeyValue[Assignment[Route]]], held)
+        route = route_of(assignments)
+        return all(kv.value.value.equivalent(route) for kv in assignments)
 
     def remove(self, *keys: str) -> None:
         self.keys.delete(keys)

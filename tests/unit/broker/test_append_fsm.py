@@ -156,7 +156,7 @@ class Driven:
                 pipeline.ask(held, registers, NOW_NS, self.asks.append)
             case Acknowledge(pipeline, through) | Show(pipeline, through):
                 pipeline.acknowledge(through)
-                pipeline.held.acked(through, lambda: None)
+                pipeline.held.acked(through, lambda: pipeline.shown(through))
             case ShutDown(pipeline):
                 pipeline.close()
             case _:
@@ -690,6 +690,31 @@ def test_a_peer_that_is_further_outweighs_a_later_route_and_then_the_stream_has_
     assert isinstance(effects[-1], Fail)
 
 
+@pytest.mark.parametrize("answer", [OK, Answer(Status.WRONG_ROUTE), BROKEN])
+def test_a_pipeline_whose_replica_is_given_up_while_it_synchronises_is_left_and_resolved_again(
+    answer: Answer | UnavailableError,
+) -> None:
+    driven = synchronising()
+    pipeline = driven.pipe.pipeline
+    pipeline.close()
+    for peer in (B, C):
+        if isinstance(answer, Answer):
+            pipeline.answered(peer, answer)
+        else:
+            pipeline.failed(peer, answer)
+    assert driven.step(Answered(driven.asks.pop())) == (ShutDown(pipeline), Resolve(0))
+    driven.replica = object()
+    assert driven.resolve() == (GiveBack(None), TakePipeline())
+
+
+def test_a_pipeline_that_is_older_than_an_assignment_is_rebuilt_though_the_route_is_the_same() -> None:
+    """The member has been assigned anew since, and so has a replica to which the stream does not lead."""
+    driven = acquiring()
+    old = built(ROUTE, revision=4)
+    assert [kv.create_revision for kv in driven.resolution_held.assignments] == [5, 5, 5]
+    assert driven.step(PipelineTaken(old.pipeline)) == (ShutDown(old.pipeline), TakeSpool())
+
+
 # Assignments and replicas.
 
 
@@ -924,6 +949,17 @@ def test_a_journal_with_bytes_that_no_reader_was_shown_is_not_empty() -> None:
     opening = AppendOpening(JOURNAL, suspend=SuspendMode.IF_FLUSHED)
     driven = validating(opening=opening, held=committed_spool(b"x" * 10, acked=0))
     assert driven.step(Ready(EMPTY))[-1] == NextChunk()
+
+
+def test_a_journal_whose_closed_fragment_no_reader_was_shown_is_not_empty() -> None:
+    for mode in (SuspendMode.IF_FLUSHED, SuspendMode.NOW):
+        driven = validating(opening=AppendOpening(JOURNAL, suspend=mode), held=committed_spool(begin=10, acked=10))
+        driven.pipe.pipeline.shown_through = 5
+        last = driven.step(Ready(EMPTY))[-1]
+        if mode is SuspendMode.IF_FLUSHED:
+            assert last == NextChunk()
+        else:
+            assert last == SetSuspend(driven.resolution_held, SuspendLevel.PARTIAL, 10)
 
 
 def test_the_append_that_suspended_waits_until_the_other_replicas_are_gone_and_then_says_so() -> None:

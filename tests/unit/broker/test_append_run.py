@@ -17,6 +17,7 @@ from broker.resolver import StoppedError
 from fragment.index import Summary
 from protocol.errors import GazetteError, Status, UnavailableError, ValidationError
 from protocol.journal import Suspend, SuspendLevel
+from protocol.label import LabelSet
 from protocol.route import ProcessId
 from protocol.selector import LabelSelector
 from tests.support.broker_cores import (
@@ -755,3 +756,68 @@ def test_a_peer_that_made_a_new_replica_is_synchronised_with_though_the_route_is
     for member in (A, B, C):
         assert cluster.brokers[member].spool.reads(5, 11) == b"second"
         assert all(replica.given_up.is_fired for replica in cluster.brokers[member].all_replicas[:-1])
+
+
+def test_two_pipelines_of_a_journal_that_was_created_again_do_not_wait_for_each_other() -> None:
+    """Each has the spool of one peer: that of the journal that was deleted, and that of the one created again."""
+    cluster = three()
+    cluster.run()
+    clients = [cluster.append(A, b"<1>"), cluster.append(A, b"<2>")]
+    (old_to_b, _) = cluster.wires
+    assert old_to_b.to.id == B
+    cluster.etcd.remove(item_key(ROOT, JOURNAL))
+    cluster.etcd.apply(SPEC)
+    cluster.brokers[A].observe()
+    for member in (B, C):
+        cluster.brokers[member].observe()
+    (*_, new_to_c) = cluster.wires
+    assert new_to_c.to.id == C
+    new_to_c.deliver_request()
+    old_to_b.deliver_request()
+    cluster.run()
+    assert [client.status for client in clients] == [Status.OK, Status.OK]
+    assert cluster.brokers[A].all_replicas[0].given_up.is_fired
+    assert all_ends(cluster) == {6}
+
+
+def test_nothing_of_a_journal_that_was_deleted_gets_into_the_one_that_was_created_again() -> None:
+    cluster = three()
+    fenced = AppendOpening(JOURNAL, union_registers=labels(author="old"))
+    cluster.append(A, b"old", opening=fenced)
+    cluster.run()
+    # Its next append is about to synchronise anew.
+    for wire in list(cluster.wires):
+        wire.break_off()
+    late = cluster.append(A, b"late")
+    cluster.etcd.remove(item_key(ROOT, JOURNAL))
+    cluster.etcd.apply(SPEC)
+    for member in (B, C):
+        cluster.brokers[member].observe()
+    while any(wire.actions() for wire in cluster.wires):
+        next(wire for wire in cluster.wires if wire.actions()).actions()[0][1]()
+    cluster.run()
+    assert late.is_over
+    fresh = settled(cluster, b"new")
+    assert isinstance(fresh.outcome, AppendOutcome)
+    assert fresh.outcome.registers == LabelSet()
+    assert fresh.commit.begin in (0, 4), "after the late one at most, if that came to the new journal"
+
+
+def test_a_journal_with_bytes_that_are_still_on_their_way_to_readers_is_not_suspended_as_an_empty_one() -> None:
+    """The disk of the primary is slow to show them, and the fragment that holds them is closed already."""
+    cluster = MiniCluster(A, B, C, D, has_slow_disks=True)
+    settled(cluster)
+    first = cluster.append(A, b"first")
+    now = cluster.append(A, opening=AppendOpening(JOURNAL, suspend=SuspendMode.NOW))
+    slow = cluster.brokers[A].spool
+    while not cluster.under_way:
+        actions = [
+            act
+            for name, act in cluster.actions()
+            if name != "disk of broker-a" or (slow.spool.fragment.end < 5 or slow.spool.fragment.content_length)
+        ]
+        assert actions, now.run.fsm.state
+        actions[0]()
+    cluster.run()
+    assert first.status is Status.OK
+    assert resolve_now(cluster).suspend == Suspend(SuspendLevel.PARTIAL, 5)

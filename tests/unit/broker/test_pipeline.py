@@ -315,6 +315,7 @@ def test_it_goes_out_alone_once_and_never_as_a_proposal() -> None:
     made.pipeline.acknowledge(7)
     made.pipeline.acknowledge(7)
     made.pipeline.acknowledge(5)
+    assert made.pipeline.acked_through == 7
     made.pipeline.tell_acked()
     assert made.streams[B].take() == [Acked(7)]
 

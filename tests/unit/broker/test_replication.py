@@ -434,17 +434,29 @@ def test_a_stream_that_is_finished_answers_what_it_was_asked_whatever_the_answer
     assert stream.is_free
 
 
-def test_a_stream_that_is_finished_before_it_got_the_spool_is_still_answered() -> None:
+def test_a_stream_that_is_finished_before_it_got_the_spool_gives_its_place_up() -> None:
+    """What it proposes would be out of date by then."""
     first = Stream().opened()
     port = Port(first.port.resolution)
     second = Replication(port)
     second.open(opening())
     second.finish()
-    assert port.ends == []
-    first.replication.close()
-    assert port.statuses == [Status.OK]
     assert port.ends == [None]
+    first.replication.close()
+    assert port.answers == []
     assert first.is_free
+    assert first.held.releases == 1
+
+
+def test_a_primary_of_the_journal_that_was_deleted_is_refused_by_the_one_that_was_created_again() -> None:
+    stream = Stream()
+    assert stream.replica.create_revision == 4
+    stream.replication.open(opening(fragment(0, b"old"), X, revision=3))
+    assert stream.port.statuses == [Status.WRONG_ROUTE]
+    assert stream.port.answers[0].header is not None
+    assert stream.port.ends == [None]
+    assert stream.is_free
+    assert stream.held.spool.fragment == fragment(0)
 
 
 # What is acknowledged, and so may be shown.

@@ -201,6 +201,7 @@ async def test_a_primary_that_does_not_tell_shows_what_it_commits(held: Held) ->
 
 
 async def test_content_is_sealed_with_its_own_sum_and_the_fragments(held: Held) -> None:
+    held.worker.sums_content = True
     held.worker.content(b"first", 0)
     sealed = await held.seal()
     assert sealed == Sealed(fragment(0, b"first"), hashlib.sha1(b"first").digest())
