@@ -49,7 +49,7 @@ class HeldSpool(Protocol):
         """As it was after the last step that is done."""
         ...
 
-    # Whether the content of each append is hashed by itself too, for ``seal``. A primary sets it while it has the spool.
+    # Whether the content of each append is hashed by itself too, for ``seal``: as a primary needs it.
     sums_content: bool
 
     def content(self, data: bytes | memoryview, delta: int) -> None: ...

@@ -247,6 +247,7 @@ async def test_suspension_and_resumption(cluster: BrokerCluster) -> None:
     assert await cluster.read("broker-0", journal) == b"awakemore"
 
 
+@pytest.mark.slow
 async def test_a_revision_far_ahead_does_not_hold_a_request_for_ever(cluster: BrokerCluster) -> None:
     journal = await created(cluster, "append/forged")
     with pytest.raises(grpc.aio.AioRpcError, match="revision") as error:
