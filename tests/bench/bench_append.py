@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,10 @@ async def main():
 asyncio.run(main())
 """
 
-Append = Callable[[bytes], Coroutine[Any, Any, bytes]]
+Append = Callable[[Sequence[bytes]], Coroutine[Any, Any, bytes]]
+
+CHUNK_BYTES = 256 << 10
+"""As our client sends it: large enough to cost little, small enough for a broker to write one while the next comes."""
 
 
 def _append_through(channel: grpc.aio.Channel) -> Append:
@@ -46,8 +49,8 @@ def _append_through(channel: grpc.aio.Channel) -> Append:
     call: grpc.aio.StreamUnaryMultiCallable[bytes, bytes] = channel.stream_unary("/protocol.Journal/Append")
     opening = pb.AppendRequest(journal=JOURNAL).SerializeToString()
 
-    async def append(content: bytes) -> bytes:
-        return await call(iter((opening, content, b"")), timeout=60)
+    async def append(chunks: Sequence[bytes]) -> bytes:
+        return await call(iter((opening, *chunks, b"")), timeout=60)
 
     return append
 
@@ -99,22 +102,23 @@ async def _created(cluster: BrokerCluster, replication: int) -> str:
     return primary
 
 
-async def _one_by_one(append: Append, content: bytes, count: int) -> None:
+async def _one_by_one(append: Append, chunks: Sequence[bytes], count: int) -> None:
     for _ in range(count):
-        await append(content)
+        await append(chunks)
 
 
-async def _at_once(append: Append, content: bytes, count: int, streams: int) -> None:
-    await asyncio.gather(*(_one_by_one(append, content, count // streams) for _ in range(streams)))
+async def _at_once(append: Append, chunks: Sequence[bytes], count: int, streams: int) -> None:
+    await asyncio.gather(*(_one_by_one(append, chunks, count // streams) for _ in range(streams)))
 
 
 def _contest(replication: int, content: bytes, count: int, streams: int, **goal: Any) -> Iterator[Contest]:
-    message = pb.AppendRequest(content=content).SerializeToString()
+    parts = [content[begin : begin + CHUNK_BYTES] for begin in range(0, len(content), CHUNK_BYTES)]
+    chunks = [pb.AppendRequest(content=part).SerializeToString() for part in parts]
     with asyncio.Runner() as runner, _raw(runner) as raw, _brokers(runner, replication) as ours:
         big = len(content) >= 1 << 20
         yield Contest(
-            ours=lambda: runner.run(_at_once(ours, message, count, streams)),
-            peer=lambda: runner.run(_at_once(raw, message, count, streams)),
+            ours=lambda: runner.run(_at_once(ours, chunks, count, streams)),
+            peer=lambda: runner.run(_at_once(raw, chunks, count, streams)),
             peer_name="bare grpc.aio server",
             work=count * len(content) / (1 << 20) if big else count,
             unit="MiB" if big else "appends",
