@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 
 from broker.pipeline import Ask, HeldSpool, Pipeline, Sealed
 from broker.resolution import Resolution
 from fragment.index import Summary
 from protocol.errors import GazetteError, Status
 from protocol.fragment import Fragment
+from protocol.journal import SuspendMode
 from protocol.label import LabelSet
 from protocol.route import Header
 from protocol.selector import LabelSelector
-
-
-class SuspendMode(IntEnum):
-    """What an append does about suspension; the numbers are those of the wire."""
-
-    RESUME = 0
-    NO_RESUME = 1
-    IF_FLUSHED = 2
-    NOW = 3
-    KEEP = 4
 
 
 @dataclass(frozen=True, slots=True)

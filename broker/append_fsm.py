@@ -55,7 +55,6 @@ from broker.append_event import (
     Resolved,
     Shown,
     SpoolTaken,
-    SuspendMode,
     Transacted,
 )
 from broker.pipeline import Ask, Pipeline, Sealed
@@ -65,7 +64,7 @@ from fragment.index import Summary
 from protocol import registers
 from protocol.errors import GazetteError, Status, UnavailableError, ValidationError
 from protocol.fragment import Fragment
-from protocol.journal import SuspendLevel
+from protocol.journal import SuspendLevel, SuspendMode
 from protocol.label import LabelSet
 
 SYNC_ROUNDS_MAX = 8
@@ -291,7 +290,7 @@ class AppendFSM:
         verdict = judged(pipeline.head, pipeline.header.route, pipeline.header.etcd.revision, ask.answers)
         match verdict:
             case Agreed():
-                return (Acknowledge(pipeline, pipeline.head.end), *self._update_assignments())
+                return (*self._acknowledged(pipeline), *self._update_assignments())
             case RollTo(offset, labels):
                 self._sync_rounds += 1
                 if self._sync_rounds < SYNC_ROUNDS_MAX:
@@ -301,6 +300,13 @@ class AppendFSM:
                 return (*self._shut_down(), *self._resolve(revision))
             case Diverged(peer, reason):
                 return self._fail(UnavailableError(f"{peer.zone}/{peer.suffix} cannot be synchronised with: {reason}"))
+
+    def _acknowledged(self, pipeline: Pipeline) -> Effects:
+        """What all hold is decided, if there are as many of them as there should be: to readers it must not be shown
+        before, since it could be lost with fewer brokers than the journal is to survive."""
+        if len(self._resolution.header.route.members) < self._resolution.desired_replication:
+            return ()
+        return (Acknowledge(pipeline, pipeline.head.end),)
 
     def _update_assignments(self) -> Effects:
         if self._resolution.is_consistent:

@@ -7,15 +7,16 @@ from dataclasses import replace
 from google.protobuf.message import DecodeError
 
 from broker.answer_header import reachable
-from broker.append_event import AppendOpening, AppendOutcome, Chunk, End, Failed, Intent, SuspendMode
-from broker.replication_wire import read_varint
+from broker.append_event import AppendOpening, AppendOutcome, Chunk, End, Failed, Intent
 from protocol.errors import ValidationError
 from protocol.gen import journal_pb2 as pb
 from protocol.identifier import strip_meta
+from protocol.journal import SuspendMode
 from protocol.label import LabelSet
 from protocol.route import Header
 from protocol.selector import LabelSelector
 from protocol.validation import validate
+from protocol.wire_bytes import read_varint
 
 _CONTENT = 4 << 3 | 2
 

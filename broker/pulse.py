@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from allocator.transaction import Transaction
 from broker.append_api import AppendBroker
-from broker.append_event import AppendOpening, AppendOutcome, End, Intent, Ready, SuspendMode
+from broker.append_event import AppendOpening, AppendOutcome, End, Intent, Ready
 from broker.append_run import AppendRun, Withdraw
 from broker.local_replica import LocalReplica
 from broker.pipeline import PeerStream, Pipeline
@@ -21,6 +21,7 @@ from broker.replica import Replica
 from broker.resolution import Resolution, Wanted
 from broker.resolver import StoppedError
 from protocol.errors import GazetteError, Status
+from protocol.journal import SuspendMode
 from protocol.route import ProcessId
 
 log = logging.getLogger(__name__)

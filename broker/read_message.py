@@ -5,6 +5,8 @@ Through protobuf they would be copied twice, and the message could not be shared
 
 from __future__ import annotations
 
+from protocol.wire_bytes import varint
+
 _OFFSET_TAG = b"\x18"
 _CONTENT_TAG = b"\x3a"
 
@@ -16,14 +18,5 @@ def content_message(offset: int, content: bytes | memoryview) -> bytes:
     >>> content_message(300, b"hello") == pb.ReadResponse(offset=300, content=b"hello").SerializeToString()
     True
     """
-    at = _OFFSET_TAG + _varint(offset) if offset else b""
-    return b"".join((at, _CONTENT_TAG, _varint(len(content)), content))
-
-
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
+    at = _OFFSET_TAG + varint(offset) if offset else b""
+    return b"".join((at, _CONTENT_TAG, varint(len(content)), content))

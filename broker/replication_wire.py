@@ -15,41 +15,11 @@ from protocol.gen import journal_pb2 as pb
 from protocol.label import LabelSet
 from protocol.route import Header
 from protocol.validation import validate
+from protocol.wire_bytes import read_varint, varint
 
 _CONTENT, _DELTA = 4 << 3 | 2, 5 << 3
 _ACKED_THROUGH = b"\xc8\x3e"
 """The tag of field 1001."""
-
-
-def varint(number: int) -> bytes:
-    """
-    >>> varint(300).hex()
-    'ac02'
-    """
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
-
-
-def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """A number that is not negative, and where it ends. Raises IndexError if the data ends before it does.
-
-    >>> read_varint(bytes.fromhex("ac02"), 0)
-    (300, 2)
-    """
-    number = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number, at
-        shift += 7
-        if shift > 56:
-            raise IndexError
 
 
 class MessageEncoder:

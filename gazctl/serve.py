@@ -6,64 +6,36 @@ import asyncio
 import logging
 import os
 import random
-import re
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any
 
 import click
 
-from protocol import duration
+from gazctl.command import Duration, ServiceCommand, Size
+from gazctl.command import dotted_option as _option
 from protocol.errors import GazetteError, ValidationError
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 _FIRST = ("amber", "brisk", "calm", "deft", "early", "fond", "glad", "hardy", "keen", "lucid", "mellow", "noble")
 _SECOND = ("badger", "comet", "dune", "ember", "falcon", "grove", "heron", "islet", "juniper", "kestrel", "lagoon")
 _LEVELS = {"error": logging.ERROR, "warn": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
 
 
-class Duration(click.ParamType[float]):
-    """Such as 20s or 1m30s, in seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            return value if isinstance(value, float) else duration.parse(value) / 1e9
-        except ValidationError as error:
-            self.fail(f"{error}; write it like 20s or 1m30s", param, ctx)
-
-
-class Size(click.ParamType[int]):
-    """Bytes, or with a unit such as 512MiB or 4GB."""
-
-    name = "size"
-    _UNITS: ClassVar = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        found = re.fullmatch(r"([0-9]+)\s*([A-Za-z]*)", str(value))
-        unit = self._UNITS.get(found[2].upper()) if found else None
-        if found is None or unit is None:
-            self.fail("write it like 4194304, 512MiB or 4GB", param, ctx)
-        return int(found[1]) * unit
-
-
-def _option(flag: str, **settings: Any) -> Callable[[Command], Command]:
-    """A flag whose name has a dot, as Gazette's have, and its environment variable."""
-    name = flag.removeprefix("--").replace(".", "_").replace("-", "_")
-    settings.setdefault("envvar", name.upper())
-    settings.setdefault("show_default", True)
-    return click.option(flag, name, show_envvar=True, **settings)
-
-
-@click.command()
+@click.command(cls=ServiceCommand)
 @_option("--broker.zone", default="local", help="Where this broker fails together with others.")
 @_option("--broker.id", default="", show_default="two random words", help="Its name in the zone.")
 @_option("--broker.host", default="", show_default="this machine's name", help="Under which others reach it.")
 @_option("--broker.port", default="0", show_default="any that is free", help="To listen on, or unix:///path.")
+@_option("--broker.bind", default="", show_default="every address", help="Address of this machine to listen on.")
+@_option(
+    "--broker.http-port",
+    default="0",
+    show_default="any that is free",
+    help="Of the HTTP gateway: GET, PUT, JSON, metrics; none turns it off.",
+)
+@_option("--broker.allow-origin", multiple=True, help="A web site whose pages may use the gateway; * is every one.")
 @_option("--broker.limit", type=click.IntRange(min=0), default=1024, help="Journals it takes, as primary or replica.")
 @_option(
     "--broker.spool-dir",
@@ -114,7 +86,8 @@ def _option(flag: str, **settings: Any) -> Callable[[Command], Command]:
 @_option("--etcd.cert-file", default=None, help="Shown to etcd.")
 @_option("--etcd.cert-key-file", default=None, help="The key of that certificate.")
 @_option("--etcd.trusted-ca-file", default=None, help="Whom to trust as etcd.")
-@_option("--debug.port", default="", show_default="none", help="Serves /debug/metrics and /debug/ready.")
+@_option("--debug.port", default="", show_default="none", help="Serves /metrics and /readyz on a port of their own.")
+@_option("--debug.private", is_flag=True, help="Has metrics on the debug port only, and not on the gateway's.")
 @_option("--log.level", type=click.Choice(sorted(_LEVELS)), default="warn", help="What is logged.")
 @_option("--log.format", type=click.Choice(["text", "json"]), default="text", help="How it is logged.")
 def serve(**given: Any) -> None:
@@ -170,13 +143,13 @@ def _settings(given: dict[str, Any]) -> Any:
     from protocol.route import ProcessId
 
     own_id = ProcessId(given["broker_zone"], given["broker_id"] or _random_name())
-    port = given["broker_port"]
+    port, bind = given["broker_port"], given["broker_bind"] or "[::]"
     file_root = given["broker_file_root"]
     return BrokerSettings(
         own_id,
         given["broker_host"] or socket.gethostname(),
         Path(given["broker_spool_dir"] or _state_dir() / f"{own_id.zone}-{own_id.suffix}"),
-        port if port.startswith("unix:") else f"[::]:{port}",
+        port if port.startswith("unix:") else f"{bind}:{port}",
         EtcdSettings(
             tuple(given["etcd_address"].split(",")),
             given["etcd_prefix"],
@@ -200,7 +173,10 @@ def _settings(given: dict[str, Any]) -> Any:
         _peer_tls(given),
         given["broker_max_grpc_recv_size"],
         given["broker_drain_timeout"],
-        debug_listen=f"0.0.0.0:{given['debug_port']}" if given["debug_port"] else "",
+        http_listen="" if given["broker_http_port"] == "none" else f"{bind}:{given['broker_http_port']}",
+        allow_origins=tuple(given["broker_allow_origin"]),
+        debug_listen=f"{bind}:{given['debug_port']}" if given["debug_port"] else "",
+        debug_private=given["debug_private"],
     )
 
 

@@ -35,6 +35,16 @@ class SuspendLevel(IntEnum):
     FULL = 2
 
 
+class SuspendMode(IntEnum):
+    """What an append does about a suspended journal, or does to one that is not; the numbers are those of the wire."""
+
+    RESUME = 0
+    NO_RESUME = 1
+    IF_FLUSHED = 2
+    NOW = 3
+    KEEP = 4
+
+
 _READABLE = frozenset((Flag.NOT_SPECIFIED, Flag.O_RDONLY, Flag.O_RDWR))
 _WRITABLE = frozenset((Flag.NOT_SPECIFIED, Flag.O_WRONLY, Flag.O_RDWR))
 _CODECS = {codec.value: codec for codec in CompressionCodec}

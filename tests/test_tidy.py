@@ -48,6 +48,12 @@ CORES = (
     *("broker.slot", "broker.notice", "broker.replica", "broker.proposal", "broker.pipeline", "broker.replication"),
     *("broker.append_event", "broker.append_effect", "broker.append_fsm", "broker.append_run", "broker.append_wire"),
     *("broker.replication_message", "broker.replication_wire", "broker.journal_transaction", "broker.flow_control"),
+    *("broker.answer_header", "broker.read_message", "broker.listing", "broker.apply_plan"),
+    *("broker.http_target", "broker.http_headers", "broker.http_cors"),
+    *("broker.client.answer", "broker.client.outcome", "broker.client.retry", "broker.client.route_cache"),
+    *("broker.client.dispatch", "broker.client.append_request", "broker.client.append_queue"),
+    *("broker.client.read_message", "broker.client.line_buffer", "broker.client.listing"),
+    *("broker.client.journal_change",),
 )
 # What is not a core although the package around it is.
 SHELLS = ("protocol.rpc",)

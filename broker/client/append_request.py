@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
-from enum import IntEnum
 
 from protocol.errors import ValidationError, checked
 from protocol.gen import journal_pb2 as pb
 from protocol.identifier import check_journal, strip_meta
+from protocol.journal import SuspendMode
 from protocol.label import LabelSet
 from protocol.selector import LabelSelector
 from protocol.validation import validate
@@ -28,16 +28,6 @@ COMMIT = b""
 
 _CONTENT = tag(4, is_bytes=True)
 _NO_LABELS = LabelSet()
-
-
-class SuspendMode(IntEnum):
-    """What an append does about a suspended journal, or does to one that is not; the numbers are those of the wire."""
-
-    RESUME = 0
-    NO_RESUME = 1
-    IF_FLUSHED = 2
-    NOW = 3
-    KEEP = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Any, TypeVar
 
-from broker.client.append_request import Chunk, SuspendMode
+from broker.client.append_request import Chunk
 from broker.client.client import Client
 from broker.client.fragment_list import ListedFragment
 from broker.client.journal_change import CHANGES_MAX, Change
@@ -30,6 +30,7 @@ from broker.client.reader import LineReader, Reader
 from broker.client.retry import RetryPolicy
 from broker.client.retrying_read import OnJump, log_jump
 from broker.client.settings import ClientSettings
+from protocol.journal import SuspendMode
 from protocol.label import LabelSet
 from protocol.selector import LabelSelector
 

@@ -19,7 +19,7 @@ from types import TracebackType
 from broker.client import appender
 from broker.client.answer import check_ok
 from broker.client.append_queue import PENDING_BYTES_MAX
-from broker.client.append_request import AppendRequest, Content, SuspendMode
+from broker.client.append_request import AppendRequest, Content
 from broker.client.append_service import AppendService
 from broker.client.brokers import Brokers
 from broker.client.fragment_list import FragmentRange, ListedFragment, list_fragments
@@ -36,6 +36,7 @@ from broker.client.settings import ClientSettings
 from broker.client.tasks import ClientTasks
 from protocol.errors import GazetteError
 from protocol.gen import journal_pb2 as pb
+from protocol.journal import SuspendMode
 from protocol.label import LabelSet
 from protocol.selector import LabelSelector
 from protocol.validation import validate

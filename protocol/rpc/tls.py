@@ -115,6 +115,29 @@ def server_credentials(tls: ServerTls) -> grpc.ServerCredentials:
     )
 
 
+def server_context(tls: ServerTls) -> ssl.SSLContext:
+    """The same for servers other than gRPC's, which ask with every handshake too: a renewal is good for the next."""
+    files = _Files(tls)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if tls.ca_file:
+        context.verify_mode = ssl.CERT_REQUIRED
+    _load(context, tls)
+
+    def handshake(_: ssl.SSLObject, _name: str | None, own: ssl.SSLContext) -> None:
+        if files.is_renewed():
+            _load(own, tls)
+
+    context.sni_callback = handshake
+    return context
+
+
+def _load(context: ssl.SSLContext, tls: ServerTls) -> None:
+    context.load_cert_chain(tls.certificate_file, tls.key_file, password="")
+    if tls.ca_file:
+        context.load_verify_locations(tls.ca_file)
+
+
 def _configuration(contents: _Contents) -> grpc.ServerCertificateConfiguration:
     assert contents.key is not None
     assert contents.certificate is not None

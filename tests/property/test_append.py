@@ -10,9 +10,10 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from allocator.keys import item_key
-from broker.append_event import AppendOpening, AppendOutcome, End, Intent, SuspendMode
+from broker.append_event import AppendOpening, AppendOutcome, End, Intent
 from protocol.errors import Status
 from protocol.fragment import Fragment
+from protocol.journal import SuspendMode
 from protocol.label import LabelSet
 from protocol.route import ProcessId
 from tests.support.broker_cores import JOURNAL, ROOT, SPEC, A, B, C, D

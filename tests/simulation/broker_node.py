@@ -78,6 +78,8 @@ class Surroundings:
     exiting: Callable[[Node, bool], None]
     # Hears of every append that is about to be acknowledged: by whom, of which incarnation, and when it began.
     acknowledging: Callable[[BrokerNode, AppendOutcome, int, float], None]
+    # Hears of all that readers may have of some replica: journal, CreateRevision, begin and end.
+    shown: Callable[[str, int, int, int], None]
 
 
 class _Served(Protocol):
@@ -382,7 +384,7 @@ class BrokerNode:
                 self.node,
                 self.surroundings.disk,
                 writer,
-                Observer(replica, self.persister),
+                Observer(replica, self.persister, self.surroundings.shown),
                 _released(replica),
             )
         )

@@ -47,8 +47,6 @@ class Scene:
     append_pause_s: float
     append_length_max: int
     repeats_unknowns: bool
-    # Hears of every append that is acknowledged.
-    acked: Callable[[Append], None]
 
 
 @dataclass(slots=True)
@@ -131,7 +129,6 @@ class Appender:
             known.register = call.registers.value_of(_REGISTER) or None
         if append.outcome is Outcome.OK:
             known.end = append.end
-            self._scene.acked(append)
         else:
             self._at = None
         if append.outcome is Outcome.UNKNOWN and append.content and append.fence is None:

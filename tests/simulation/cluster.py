@@ -41,7 +41,7 @@ from tests.simulation.faults import ETCD, STORE, Fault, FaultKind, Options, brok
 from tests.simulation.history import Append, History, Moment, Outcome
 from tests.simulation.injector import Injector
 from tests.simulation.network import Network, NetworkTimes
-from tests.simulation.spans import Span, common, without
+from tests.simulation.spans import Span, common, joined, without
 from tests.simulation.store import URL, Store, StoredFragment
 from tests.simulation.world import Node, World
 
@@ -58,9 +58,14 @@ class _Incarnation:
     journal: str
     create_revision: int
     url: str
-    # What was acknowledged of it, and what was lost with processes or cut off by them.
-    acked: list[Span] = field(default_factory=list)
+    # What readers may have of it, which takes in all that was acknowledged: ends of fragments by their begins.
+    shown: dict[int, int] = field(default_factory=dict)
+    # What was lost with processes, or cut off by them.
     destroyed: list[Span] = field(default_factory=list)
+
+    @property
+    def promised(self) -> list[Span]:
+        return joined(self.shown.items())
 
     @property
     def key(self) -> str:
@@ -122,7 +127,6 @@ class Cluster:
             options.append_pause_s,
             options.append_length_max,
             options.repeats_unknowns,
-            self._acked,
         )
         self._found: list[Violation] = []
         self._clients: list[Appender] = []
@@ -144,6 +148,7 @@ class Cluster:
             self._lease_file,
             self._exiting,
             self._acknowledging,
+            self._shown,
         )
 
         def boot(node: Node) -> BrokerNode:
@@ -191,10 +196,9 @@ class Cluster:
 
     # What happens.
 
-    def _acked(self, append: Append) -> None:
-        incarnation = self._incarnations.get(append.journal)
-        assert incarnation is not None, f"{append.journal} never was"
-        incarnation.acked.append(Span(append.begin, append.end))
+    def _shown(self, journal: str, create_revision: int, begin: int, end: int) -> None:
+        if incarnation := self._incarnations.get(journal_key(journal, create_revision)):
+            incarnation.shown[begin] = max(end, incarnation.shown.get(begin, 0))
 
     def _acknowledging(self, broker: BrokerNode, outcome: AppendOutcome, create_revision: int, begun_s: float) -> None:
         """What nobody can see from outside: that all members have it, and that no other can have taken over."""
@@ -276,8 +280,8 @@ class Cluster:
     def _is_safe(self, incarnation: _Incarnation) -> bool:
         """In the store alone it is not: without a copy that goes on, nobody knows that the store has it all."""
         stored = [Span(found.fragment.begin, found.fragment.end) for found in self._objects(incarnation)]
-        missing = without(incarnation.acked, stored)
-        head = max((span.end for span in incarnation.acked), default=0)
+        missing = without(incarnation.promised, stored)
+        head = max(incarnation.shown.values(), default=0)
         spec = self._spec(incarnation.journal)
         if not head or spec is None:
             return True
@@ -420,7 +424,7 @@ class Cluster:
         stored_through = min((span.begin for spans in held for span in spans), default=head)
         everything = [*stored, *(span for spans in held for span in spans)]
         missing = without([Span(0, head)], everything)
-        lost = common(without(missing, incarnation.acked), incarnation.destroyed)
+        lost = common(without(missing, incarnation.promised), incarnation.destroyed)
         readers = []
         for node in self.brokers:
             own = self.world.node(f"final-{node.name}-{incarnation.journal}")

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from allocator.transaction import Transaction
-from broker.append_event import AppendOpening, AppendOutcome, Chunk, Intent, Ready, SuspendMode
+from broker.append_event import AppendOpening, AppendOutcome, Chunk, Intent, Ready
 from broker.append_event import End as ClientEnd
 from broker.append_run import AppendRun
 from broker.pipeline import PeerStream, Pipeline
 from broker.replica import Replica
 from broker.resolution import Resolution, Wanted
 from protocol.errors import GazetteError, Status, UnavailableError
+from protocol.journal import SuspendMode
 from protocol.route import ProcessId
 from tests.simulation.network import End, Ending, Stream
 from tests.simulation.sim_replication import Done, Resolving, Withdraw

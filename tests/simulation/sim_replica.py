@@ -71,13 +71,22 @@ class SimulatedReplica(Replica[SpoolFile]):
 class Observer:
     """As that of ``journal_broker``: tells the index and the persister what has come of a replica's spool."""
 
-    def __init__(self, replica: SimulatedReplica, persister: SimulatedPersister) -> None:
+    def __init__(
+        self,
+        replica: SimulatedReplica,
+        persister: SimulatedPersister,
+        shown: Callable[[str, int, int, int], None],
+    ) -> None:
+        """`shown` hears of all that readers may have: journal, CreateRevision, begin and end."""
         self._replica = replica
         self._persister = persister
+        self._shown = shown
         self._acked_through: int | None = None
 
     def visible(self, local: LocalFragment) -> None:
-        self._replica.index.commit(local.fragment, local.file)
+        replica, fragment = self._replica, local.fragment
+        replica.index.commit(fragment, local.file)
+        self._shown(replica.journal, replica.create_revision, fragment.begin, fragment.end)
 
     def completed(self, completed: CompletedSpool) -> None:
         replica = self._replica

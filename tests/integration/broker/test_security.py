@@ -10,6 +10,7 @@ import pytest
 
 from protocol.auth import Capability, Claims, Keys
 from protocol.gen import journal_pb2 as pb
+from protocol.gen.journal_pb2_grpc import JournalStub
 from protocol.selector import LabelSelector
 from tests.support.broker_cluster import broker_cluster, journal_spec
 from tests.support.certificates import Certificates
@@ -85,5 +86,5 @@ async def test_brokers_and_clients_show_each_other_certificates(
         anonymous = grpc.ssl_channel_credentials(certificates.ca)
         async with grpc.aio.secure_channel(cluster.brokers["broker-0"].address, anonymous) as channel:
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await channel.unary_unary("/protocol.Journal/Apply")(b"", timeout=10)
+                await JournalStub(channel).Apply(pb.ApplyRequest(), timeout=10)
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE

@@ -9,13 +9,13 @@ from contextlib import aclosing
 
 import pytest
 
-from broker.client.append_request import SuspendMode
 from broker.client.client import Client
 from broker.client.journal_change import ANY_REVISION, Delete, Upsert
 from broker.client.retry import NEVER
 from broker.client.retrying_read import WRITE_HEAD, Jump
 from protocol.codec import CompressionCodec
 from protocol.errors import RefusedError, Remedy, Status, ValidationError
+from protocol.journal import SuspendMode
 from protocol.label import LabelSet
 from protocol.selector import LabelSelector
 from tests.support.broker_cluster import BrokerCluster, eventually, journal_spec

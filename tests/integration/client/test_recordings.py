@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from broker.client.append_request import AppendRequest, SuspendMode
+from broker.client.append_request import AppendRequest
 from broker.client.client import Client
 from broker.client.outcome import FailedCallError, UnknownOutcomeError
 from broker.client.retry import NEVER, Retry
@@ -18,6 +18,7 @@ from broker.client.settings import ClientSettings
 from protocol import duration
 from protocol.errors import GazetteError, RefusedError, UnavailableError, ValidationError
 from protocol.gen import journal_pb2 as pb
+from protocol.journal import SuspendMode
 from protocol.label import LabelSet
 from protocol.selector import LabelSelector
 from tests.support.recording import Conversation, conversations, title

@@ -51,7 +51,6 @@ from broker.append_event import (
     Resolved,
     Shown,
     SpoolTaken,
-    SuspendMode,
     Transacted,
 )
 from broker.append_fsm import SYNC_ROUNDS_MAX, UNFLUSHED_AGE_S, AppendFSM, State
@@ -61,7 +60,7 @@ from broker.resolution import Resolution
 from fragment.index import Summary
 from protocol.codec import CompressionCodec
 from protocol.errors import GazetteError, Status, UnavailableError, ValidationError
-from protocol.journal import Flag, JournalSpec, SuspendLevel
+from protocol.journal import Flag, JournalSpec, SuspendLevel, SuspendMode
 from protocol.label import LabelSet
 from protocol.selector import LabelSelector
 from tests.support.broker_cores import (

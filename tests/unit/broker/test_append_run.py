@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from allocator.keys import item_key
-from broker.append_event import AppendOpening, AppendOutcome, Chunk, End, Failed, Intent, SuspendMode
+from broker.append_event import AppendOpening, AppendOutcome, Chunk, End, Failed, Intent
 from broker.append_fsm import State
 from broker.append_run import AppendRun
 from broker.pipeline import Pipeline
@@ -16,7 +16,7 @@ from broker.resolution import Resolution, Wanted
 from broker.resolver import StoppedError
 from fragment.index import Summary
 from protocol.errors import GazetteError, Status, UnavailableError, ValidationError
-from protocol.journal import Suspend, SuspendLevel
+from protocol.journal import Suspend, SuspendLevel, SuspendMode
 from protocol.label import LabelSet
 from protocol.route import ProcessId
 from protocol.selector import LabelSelector

@@ -157,9 +157,10 @@ async def test_a_gap_ends_a_read_where_it_would_go_unnoticed() -> None:
         assert (answer.headers["content-range"].split("-")[0], answer.body) == ("bytes 5", b"abc")
         assert answer.trailers["x-close-error"] == "there is a gap: the next bytes are at offset 10"
         async with connected(served.port) as connection:
-            await connection.send(f"GET /{NAME}?end_offset=12 HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            heads = (f"GET /{path} HTTP/1.1\r\nHost: x\r\n\r\n" for path in (f"{NAME}?end_offset=12", "healthz"))
+            await connection.send("".join(heads).encode())
             cut = RawAnswer.parse(await connection.rest())
-        # A length was announced, so that every client notices.
+        # A length was announced, so that every client notices: nothing else may come in its place.
         assert (cut.headers["content-length"], cut.body) == ("7", b"abc")
         before = await exchange(served.port, f"{GET}\nRange: bytes=0-3")
         assert (before.code, before.headers["content-range"]) == (416, "bytes */13")

@@ -1,0 +1,1 @@
+"""The commands of ``gazctl journals``, one a module."""

@@ -1,0 +1,67 @@
+"""Answers of brokers as the messages that they are, for those who want to see all of them."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc
+
+from broker.client.answer import check_ok
+from broker.client.brokers import Brokers
+from broker.client.failure import failure_of
+from broker.client.settings import ClientSettings
+from broker.client.tasks import ClientTasks
+from protocol.errors import GazetteError
+from protocol.gen import journal_pb2 as pb
+from protocol.selector import LabelSelector
+
+
+@asynccontextmanager
+async def brokers_of(settings: ClientSettings) -> AsyncIterator[Brokers]:
+    async with ClientTasks() as tasks:
+        brokers = Brokers(settings, tasks, time.time, random.Random())  # noqa: TID251 -- a command has the real one
+        try:
+            yield brokers
+        finally:
+            await brokers.close()
+
+
+async def list_journals(brokers: Brokers, selector: LabelSelector) -> pb.ListResponse:
+    """All messages of a listing as one."""
+    request = pb.ListRequest(selector=selector.to_proto())
+    endpoint = brokers.dispatch.for_any(brokers.clock())
+    listed = pb.ListResponse()
+    call = await brokers.list(endpoint, request, brokers.settings.stall_s)
+    try:
+        while isinstance(raw := await call.read(), bytes):
+            listed.MergeFromString(raw)
+    except grpc.aio.AioRpcError as error:
+        raise failure_of(error, endpoint) from error
+    check_ok(listed.status)
+    return listed
+
+
+async def list_fragments(brokers: Brokers, request: pb.FragmentsRequest) -> pb.FragmentsResponse:
+    """All pages of a journal's fragments as one."""
+    all_pages: pb.FragmentsResponse | None = None
+    attempts = brokers.attempts(None)
+    while True:
+        target = brokers.dispatch.for_read(request.journal, brokers.clock())
+        try:
+            page = await brokers.list_fragments(target, request)
+            check_ok(page.status)
+        except GazetteError as error:
+            await brokers.pause(attempts, error)
+            continue
+        brokers.learn(request.journal, page.header)
+        if all_pages is None:
+            all_pages = page
+        else:
+            all_pages.fragments.extend(page.fragments)
+        if page.next_page_token <= request.next_page_token:
+            all_pages.next_page_token = 0
+            return all_pages
+        request.next_page_token = page.next_page_token
