@@ -253,7 +253,8 @@ class Pipeline:
             header = None if message.header is None else replace(message.header, process_id=peer)
             mine = told if peer in self.kin else message
             self._streams[peer].send(mine if header is None else replace(mine, header=header))
-        proposal = Proposal(message.fragment, message.registers, now_ns, self.epoch, self.acked_through)
+        opens, asks = message.header is not None, message.acknowledge
+        proposal = Proposal(message.fragment, message.registers, now_ns, self.epoch, self.acked_through, opens, asks)
         self.held.propose(proposal, applied)
 
     def _applied(self, ask: Ask, reply: Reply | Exception) -> None:

@@ -160,7 +160,9 @@ class Replication:
 
     def _propose(self, held: HeldSpool, message: Propose) -> None:
         through = message.acked_through if self._is_kin else None
-        proposal = Proposal(message.fragment, message.registers, self._port.now_ns(), message.epoch, through)
+        opens, asks = message.header is not None, message.acknowledge
+        now_ns = self._port.now_ns()
+        proposal = Proposal(message.fragment, message.registers, now_ns, message.epoch, through, opens, asks)
         is_commit, self._has_content = self._has_content, False
         self._unanswered += 1
         held.propose(proposal, lambda reply: self._on_reply(message, is_commit, reply))

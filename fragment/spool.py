@@ -111,6 +111,9 @@ class Proposal:
     # Bytes below are known to be with every holder. None: this primary does not tell, as Go's do not, and a
     # commit is visible where it is applied.
     acked_through: int | None = None
+    # Whether it is the first of whoever takes the spool over, and whether it asks for an answer.
+    opens: bool = False
+    asks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +166,10 @@ class Spool:
 
     def propose(self, proposal: Proposal) -> tuple[Spool, tuple[Effect, ...]]:
         """The spool after a proposal, and what is to be done; the last effect is the Reply."""
+        if self._hides(proposal):
+            known, shown = self.acked(proposal.acked_through)
+            spool, effects = replace(known, unseen=()).propose(proposal)
+            return spool, (*shown, *effects)
         rolled, effects = self._rolled(proposal) if self._rolls(proposal.fragment) else (self, ())
         if rolled.is_at(proposal):
             spool, shown = rolled.rolled_back().acked(proposal.acked_through)
@@ -173,6 +180,20 @@ class Spool:
             # The content first: a record on disk whose bytes are not is damage.
             return spool, (*effects, _SYNC, Record(spool), _SYNC, *shown, _OK)
         return rolled, (*effects, Reply(Status.PROPOSAL_MISMATCH, rolled.fragment, rolled.registers))
+
+    def _hides(self, proposal: Proposal) -> bool:
+        """Whether commits that are not acknowledged by now are never to be shown from here.
+
+        To synchronise is to go on from the furthest end there is, so what lies before it may be with one holder alone,
+        and be lost with it after it was read. Only from the store it can be read. If all hold the very fragment that is
+        proposed first, nothing of the kind has happened.
+        """
+        if not self.unseen or proposal.acked_through is None:
+            return False
+        if proposal.opens:
+            return not (self.fragment.content_length and self.is_at(proposal))
+        proposed = proposal.fragment
+        return proposal.asks and self._rolls(proposed) and proposed.begin != self.fragment.begin
 
     def is_at(self, proposal: Proposal) -> bool:
         """Whether the proposal is what is committed here already."""

@@ -70,7 +70,7 @@ def brokers_list(**given: Any) -> None:
             for broker in found
         ]
         click.echo(table(["Zone", "ID", "Endpoint", "Journals", "Primary", "Limit", "Status"], rows))
-    if any(broker.status != "ok" for broker in found):
+    if any(broker.status not in ("ok", "exiting") for broker in found):
         raise SystemExit(1)
 
 

@@ -14,6 +14,7 @@ import click
 
 from broker.client.client import Client
 from broker.client.listing import Listing
+from broker.client.outcome import UnknownOutcomeError
 from broker.client.retry import NEVER
 from broker.client.settings import ClientSettings, endpoint_of
 from gazctl.command import Duration, dotted_option
@@ -209,6 +210,8 @@ def told(error: GazetteError) -> str:
             return f"{what}. {advice}."
         case UnavailableError():
             advice = "Is a broker running there? `gazctl up` starts a cluster here; --broker.address names another one"
+        case UnknownOutcomeError():
+            advice = "Read the end of the journal to see; or append again with --at-least-once, if twice does no harm"
         case UnauthenticatedError():
             advice = "Give --broker.auth-keys or --broker.auth-token"
         case PermissionDeniedError():

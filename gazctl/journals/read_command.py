@@ -15,14 +15,19 @@ from broker.client.client import Client
 from broker.client.listing import ListedJournal
 from broker.client.retrying_read import WRITE_HEAD
 from gazctl.command import Command
-from gazctl.connection import broker_options, run, selector_option
+from gazctl.connection import broker_options, patience, run, selector_option
 from gazctl.offsets_file import read_offsets, write_offsets
 from gazctl.output import notice
-from gazctl.progress import bar
+from gazctl.progress import Advance, bar
+from gazctl.write_heads import write_heads
 from protocol.errors import RefusedError, Status, ValidationError
 from protocol.journal import SuspendLevel
 from protocol.label import CONTENT_TYPE
 from protocol.selector import LabelSelector
+
+LAGGING_S = 90.0
+"""A member that was started again has all by then: it is uploaded, and found in the store."""
+LAGGING_PAUSE_S = 1.0
 
 _LINES = ("application/x-ndjson", "text/csv")
 _GONE = (Status.JOURNAL_NOT_FOUND, Status.SUSPENDED)
@@ -104,22 +109,41 @@ class _Reading:
         if not len(listing):
             notice("No journals match the selector: `gazctl journals list` shows all that there are.")
         journals = [journal for journal in listing if not _is_asleep(journal)]
-        total = await self._total(client, journals)
-        with bar("Reading", total) as advance:
+        heads = await write_heads(client, journals)
+        total = sum(max(0, head - self._begin(name)) for name, head in heads.items())
+        # Bytes on the terminal would scroll the bar away.
+        shown = None if self._output.isatty() or self._given["from_unix"] else total
+        with bar("Reading", shown) as advance:
             for journal in journals:
-                before = self.offsets.get(journal.spec.name, 0)
-                await self._read(client, journal, is_new=False, block=False)
-                advance(self.offsets.get(journal.spec.name, before) - before)
+                await self._read_to(client, journal, heads.get(journal.spec.name), advance)
 
-    async def _total(self, client: Client, journals: list[ListedJournal]) -> int | None:
-        """How much there is to read, if somebody looks at the bar and the bytes do not scroll it away."""
-        if not sys.stderr.isatty() or self._output.isatty() or self._given["from_unix"] or self._given["tail"]:
-            return None
-        total = 0
-        for journal in journals:
-            name = journal.spec.name
-            total += (await client.read_metadata(name, WRITE_HEAD)).write_head - self.offsets.get(name, 0)
-        return total
+    def _begin(self, name: str) -> int:
+        return self.offsets.get(name, sys.maxsize if self._given["tail"] else 0)
+
+    async def _read_to(self, client: Client, journal: ListedJournal, head: int | None, advance: Advance) -> None:
+        """As far as the primary has said that there is something to read, though not every member may have it yet."""
+        name = journal.spec.name
+        if head is None or (self._given["tail"] and name not in self.offsets):
+            await self._read(client, journal, is_new=False, block=False)
+            return
+        clock = asyncio.get_running_loop().time
+        until_s = clock() + LAGGING_S
+        while True:
+            before = self.offsets.get(name, 0)
+            await self._read(client, journal, is_new=False, block=False, end=head)
+            after = self.offsets.get(name, 0)
+            advance(after - before)
+            if after >= head or self._given["from_unix"]:
+                return
+            if after > before:
+                until_s = clock() + LAGGING_S
+            elif clock() > until_s:
+                raise click.ClickException(
+                    f"{name} ends at {head}, and from {after} on nothing could be read for {LAGGING_S:g} s: look for a "
+                    "gap with `gazctl journals scrub`, and for members that are missing with `gazctl journals list -r`"
+                )
+            async with patience(f"a broker that has {name} from {after} on"):
+                await asyncio.sleep(LAGGING_PAUSE_S)
 
     async def _follow(self, client: Client, selector: LabelSelector) -> None:
         """Those that there are, and those that come to be."""
@@ -147,7 +171,9 @@ class _Reading:
                         tasks.create_task(follow(journal, not is_first))
                 is_first = False
 
-    async def _read(self, client: Client, journal: ListedJournal, *, is_new: bool, block: bool) -> None:
+    async def _read(
+        self, client: Client, journal: ListedJournal, *, is_new: bool, block: bool, end: int | None = None
+    ) -> None:
         name = journal.spec.name
         begin = self.offsets.get(name)
         if begin is None:
@@ -155,7 +181,7 @@ class _Reading:
         # Where journals take turns in one output, lines stay in one piece.
         by_lines = block and journal.spec.labels.value_of(CONTENT_TYPE) in _LINES
         held = b""
-        async with client.read(name, begin, block=block, begin_mod_time_s=self._given["from_unix"]) as reader:
+        async with client.read(name, begin, end=end, block=block, begin_mod_time_s=self._given["from_unix"]) as reader:
             async for piece in reader:
                 if by_lines:
                     whole, newline, held = (held + piece).rpartition(b"\n")

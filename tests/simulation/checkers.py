@@ -254,8 +254,9 @@ def skip_or_backwards(case: JournalCase) -> Iterator[Violation]:
 
 
 def _acked_in(case: JournalCase, span: Span, chunk: Chunk) -> Iterator[Append]:
+    """Appends with content: where a barrier found the head, there need not be any."""
     for append in case.acked:
-        touches = append.begin < span.end and span.begin < append.end
+        touches = append.content and append.begin < span.end and span.begin < append.end
         if touches and _number(append.completed) < chunk.read.number:
             yield append
 

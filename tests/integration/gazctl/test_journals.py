@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import textwrap
 import urllib.error
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.gazctl.conftest import Gazctl, Up, spec, wait_until
+from tests.support.gazctl_process import Gazctl, Up, spec, wait_until
 
 
 def editor(folder: Path, script: str) -> str:
@@ -264,5 +263,5 @@ def test_a_watched_listing_comes_again_when_something_changes(gazctl: Gazctl) ->
         gazctl.create("watched/one")
         wait_until(lambda: "watched/one" in output.read_text(), output.read_text)
     finally:
-        watching.send_signal(subprocess.signal.SIGTERM)
+        watching.terminate()
         watching.wait(30)

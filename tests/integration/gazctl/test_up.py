@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.gazctl.conftest import Gazctl, Up, wait_until
 from tests.support.etcd_server import free_port
+from tests.support.gazctl_process import Gazctl, Up, wait_until
 
 
 def is_running(pid: int) -> bool:
@@ -24,7 +24,6 @@ def is_running(pid: int) -> bool:
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[Up]:
     started = Up(tmp_path / "cluster", free_port(), brokers=2)
-    # The one above it is the second broker's.
     try:
         started.start()
         yield started
@@ -46,7 +45,8 @@ def test_a_cluster_lives_through_a_death_and_a_restart(two: Up, tmp_path: Path) 
     os.kill(victim, signal.SIGKILL)
     wait_until(lambda: two.cluster()["brokers"][1]["pid"] != victim, two.said)
     assert f"broker-2 (process {victim}) was ended by SIGKILL" in two.said()
-    gazctl.ok("journals", "append", "-l", "name=my/journal", stdin="after\n")
+    # What a broker that has just died took with it may be an answer: then nobody knows whether it was done.
+    gazctl.ok("journals", "append", "-l", "name=my/journal", "--at-least-once", stdin="after\n")
 
     pids = [broker["pid"] for broker in two.cluster()["brokers"]]
     assert two.stop() == 0
@@ -55,7 +55,8 @@ def test_a_cluster_lives_through_a_death_and_a_restart(two: Up, tmp_path: Path) 
 
     again = two.start()
     assert [broker["id"] for broker in again["brokers"]] == ["broker-1", "broker-2"]
-    assert gazctl.ok("journals", "read", "-l", "name=my/journal") == "before\nafter\n"
+    read = gazctl.ok("journals", "read", "-l", "name=my/journal")
+    assert read in ("before\nafter\n", "before\nafter\nafter\n")
 
 
 def test_a_folder_and_a_port_have_one_cluster_at_a_time(up: Up, gazctl: Gazctl) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from gazctl.ini_file import IniFile
 from gazctl.main import main
 from gazctl.serve import serve
 from protocol.errors import ValidationError
-from tests.unit.gazctl.test_recordings import GOLDEN
+from tests.support.golden import GOLDEN
 
 
 @pytest.fixture(autouse=True)
@@ -88,8 +89,6 @@ def test_ini_lines_that_are_neither_are_refused(text: str) -> None:
 
 
 def test_print_config_has_the_keys_that_gazettes_has() -> None:
-    import json
-
     recorded = json.loads((GOLDEN / "live/cli/print-config.json").read_text())
     for case, arguments in ((recorded[0], []), (recorded[1], ["serve"])):
         printed = CliRunner().invoke(main, ["print-config", *arguments]).stdout
