@@ -27,6 +27,7 @@ from allocator.state import AssignmentT, ItemT, MemberT
 log = logging.getLogger(__name__)
 
 _REPORT_S = 10.0
+_SAMPLE = 3
 
 
 class Session(Generic[ItemT, MemberT, AssignmentT]):
@@ -104,7 +105,7 @@ class Session(Generic[ItemT, MemberT, AssignmentT]):
             is_empty = await self.membership.drain(exiting_value, self.watch, drained, timeout_s)
         finally:
             reporting.cancel()
-        left = 0 if is_empty else self._held()
+        left = 0 if is_empty else len(self._held())
         if left:
             log.warning(
                 "leaving with items still assigned (nobody took them in time)",
@@ -116,11 +117,13 @@ class Session(Generic[ItemT, MemberT, AssignmentT]):
     async def _report(self) -> NoReturn:
         while True:
             await asyncio.sleep(_REPORT_S)
-            log.info("draining (waits for others to take over)", extra={"member": self._member, "items": self._held()})
+            held = self._held()
+            extra = {"member": self._member, "items": len(held), "sample": held[:_SAMPLE]}
+            log.warning("draining (waits for others to take over)", extra=extra)
 
-    def _held(self) -> int:
-        """How many items that exist are assigned to us."""
+    def _held(self) -> list[str]:
+        """The items that exist and are assigned to us."""
         root, view = self.watch.prefix, self.view
         assigned = cast(Sequence[KeyValue[Assignment[AssignmentT]]], view.prefixed(assignments_prefix(root)))
         held = (kv.value.item for kv in assigned if kv.value.member == self._member)
-        return sum(view.get(item_key(root, item)) is not None for item in held)
+        return [item for item in held if view.get(item_key(root, item)) is not None]

@@ -17,7 +17,8 @@ from broker.append_wire import decode_chunk, decode_opening, opening_of, respons
 from broker.flow_control import effective_max_rate
 from broker.local_replica import LocalReplica
 from broker.metrics import COMPLETED, HELD_BACK, STAGES, STARTED
-from broker.peer_stream import GrpcPeerStream
+from broker.notice import Notice
+from broker.peer_stream import GrpcPeerStream, UnreachablePeerStream
 from broker.pipeline import PeerStream, Pipeline
 from broker.replica import Replica
 from broker.resolution import Resolution, Wanted
@@ -25,10 +26,11 @@ from broker.resolver import Resolver
 from broker.resolving import REVISION_WAIT_S, resolve_within
 from fragment.spool_file import SpoolFile
 from protocol.auth import Claims
-from protocol.errors import GazetteError, Status, UnavailableError, ValidationError
+from protocol.errors import GazetteError, PreconditionError, Status, ValidationError
 from protocol.gen import journal_pb2 as pb
 from protocol.identifier import strip_meta
 from protocol.route import ProcessId
+from protocol.rpc.method import REQUEST_WAIT_S
 from protocol.selector import LabelSelector
 
 UNDERFLOW = "append stream: client stream didn't sustain the minimum append data rate"
@@ -57,7 +59,7 @@ class AppendBroker(Protocol):
 
     def await_ready(self, replica: LocalReplica, done: Callable[[Ready | GazetteError], None]) -> Withdraw: ...
 
-    def open_streams(self, replica: LocalReplica, pipeline: Pipeline) -> Mapping[ProcessId, GrpcPeerStream]: ...
+    def open_streams(self, replica: LocalReplica, pipeline: Pipeline) -> Mapping[ProcessId, PeerStream]: ...
 
     def proxy_append(self, resolution: Resolution, journal: str) -> grpc.aio.StreamUnaryCall[bytes, bytes]: ...
 
@@ -92,10 +94,8 @@ class _Append:
         self.outcome: AppendOutcome | GazetteError | None = None
         self.proxied: Resolution | None = None
         self.replica: LocalReplica | None = None
-        self.streams: Mapping[ProcessId, GrpcPeerStream] = {}
         # Set when the run has gone on by itself.
         self._turn = asyncio.Event()
-        self._has_resolved = False
 
     def now_ns(self) -> int:
         return self._broker.now_ns()
@@ -104,9 +104,8 @@ class _Append:
         return self._broker.is_certain()
 
     def resolve(self, wanted: Wanted, done: Callable[[Resolution | GazetteError], None]) -> Withdraw:
-        # The client's own demand is bounded. What we wait for afterwards comes about by itself.
-        timeout_s = None if self._has_resolved else REVISION_WAIT_S
-        self._has_resolved = True
+        # Members take as long to go as they take. Everything else etcd has told others already.
+        timeout_s = None if self.run.fsm.is_patient else REVISION_WAIT_S
         return resolve_within(self._broker.resolver, wanted, timeout_s, done)
 
     def transact(self, transaction: Transaction, done: Callable[[int | GazetteError | None], None]) -> None:
@@ -141,10 +140,7 @@ class _Append:
 
 async def append(broker: AppendBroker, call: AppendCall) -> bytes:
     """Serve one append; the response as bytes, since that of a primary elsewhere is passed on as it came."""
-    raw = await call.receive()
-    if raw is None:
-        raise ValidationError("the call ended without a request")
-    request = decode_opening(raw)
+    request = decode_opening(await first_message(call))
     _STARTED.inc()
     served = _Append(broker, opening_of(request), call.claims.selector)
     total = delayed = 0
@@ -183,6 +179,18 @@ async def append(broker: AppendBroker, call: AppendCall) -> bytes:
     return response_of(served.outcome, total, delayed).SerializeToString()
 
 
+async def first_message(call: AppendCall) -> bytes:
+    """A client that opens a call and then says nothing is sent away."""
+    try:
+        async with asyncio.timeout(REQUEST_WAIT_S):
+            raw = await call.receive()
+    except TimeoutError as error:
+        raise PreconditionError("no request came in time") from error
+    if raw is None:
+        raise ValidationError("the call ended without a request")
+    return raw
+
+
 def _begin_flow(broker: AppendBroker, served: _Append) -> None:
     replica, resolution = served.replica, served.run.fsm.resolution
     assert replica is not None
@@ -201,7 +209,7 @@ async def _next(broker: AppendBroker, served: _Append, call: AppendCall) -> tupl
         await replica.worker.wait_room()
         flow.passed(broker.clock_s())
     for stream in pipeline.streams:
-        assert isinstance(stream, GrpcPeerStream)
+        assert isinstance(stream, GrpcPeerStream | UnreachablePeerStream)
         if not stream.has_room:
             await stream.wait_room()
             flow.passed(broker.clock_s())
@@ -209,23 +217,23 @@ async def _next(broker: AppendBroker, served: _Append, call: AppendCall) -> tupl
         async with asyncio.timeout(flow.patience_s(broker.clock_s())):
             raw = await call.receive()
     except TimeoutError:
-        return Failed(UnavailableError(UNDERFLOW)), False
+        return Failed(PreconditionError(UNDERFLOW)), False
     event = decode_chunk(raw)
     if not isinstance(event, Chunk):
         return event, False
     pause_s = flow.arrived(len(event.data), broker.clock_s())
     if pause_s <= 0:
         return event, False
-    await _held_back(replica, pause_s)
+    await _held_back(replica, served.run.invalidation, pause_s)
     HELD_BACK.inc(pause_s)
     flow.passed(broker.clock_s())
     return event, True
 
 
-async def _held_back(replica: LocalReplica, pause_s: float) -> None:
+async def _held_back(replica: LocalReplica, invalidation: Notice, pause_s: float) -> None:
     """Until the journal's rate allows it, or until the journal is to change hands, which waits for this append."""
     hurry = asyncio.Event()
-    withdraw = replica.invalidation.listen(hurry.set)
+    withdraw = invalidation.listen(hurry.set)
     try:
         async with asyncio.timeout(pause_s):
             await hurry.wait()

@@ -117,6 +117,9 @@ class ContentSealed:
 class Shown:
     """Readers here have the bytes."""
 
+    # As with an answer: the disk may have taken long.
+    is_certain: bool = True
+
 
 @dataclass(frozen=True, slots=True)
 class Failed:

@@ -72,6 +72,9 @@ SYNC_ROUNDS_MAX = 8
 
 _EMPTY_SUM = hashlib.sha1().digest()
 
+_REGISTERS_MAX = 64 << 10
+"""They are sent with every proposal, and written with every commit."""
+
 _UNCERTAIN = "this broker may have lost its lease of etcd: another one takes over"
 
 UNFLUSHED_AGE_S = 24 * 60 * 60
@@ -120,6 +123,8 @@ class AppendFSM:
         self.opening = opening
         self.state = State.RESOLVE
         self.resolution: Resolution | None = None
+        # Whether it waits for members to go, which may take any time.
+        self.is_patient = False
         self.pipeline: Pipeline | None = None
         # Whether the journal's pipeline is ours to give back, be there one or not, and of which replica it is.
         self._owns = False
@@ -183,8 +188,8 @@ class AppendFSM:
                 return self._validate(summary, unhealthy)
             case State.SEAL_CONTENT, ContentSealed(sealed):
                 return self._on_sealed(sealed)
-            case State.SHOW, Shown():
-                return self._finish(self._verdict)
+            case State.SHOW, Shown(is_certain):
+                return self._finish(self._verdict if is_certain else Fail(UnavailableError(_UNCERTAIN)))
             case _:
                 raise AssertionError(f"{type(event).__name__} in {self.state.name}")
 
@@ -195,6 +200,10 @@ class AppendFSM:
             return self._on_acks(ask, is_certain)
         assert self.state is State.READ_ROLLBACK_ACKS
         return self._on_rollback_acks(ask)
+
+    def break_off(self) -> None:
+        """Nothing more comes of it, whatever it was doing."""
+        self.state, self.pipeline, self._owns = State.FINISHED, None, False
 
     @property
     def is_over(self) -> bool:
@@ -225,7 +234,7 @@ class AppendFSM:
         return (Resolve(min_revision),)
 
     def _on_resolved(self, resolution: Resolution) -> Effects:
-        self.resolution = resolution
+        self.resolution, self.is_patient = resolution, False
         if self._is_cancelled:
             return self._finish(Abandon())
         if resolution.status is Status.SUSPENDED and self.opening.suspend is SuspendMode.RESUME:
@@ -319,6 +328,7 @@ class AppendFSM:
         resolution = self._resolution
         members = len(resolution.header.route.members)
         if members > resolution.desired_replication:
+            self.is_patient = True
             return self._resolve(resolution.revision + 1)
         if members < resolution.desired_replication:
             return self._refuse(Status.INSUFFICIENT_JOURNAL_BROKERS)
@@ -341,6 +351,12 @@ class AppendFSM:
             return self._refuse(Status.FRAGMENT_STORE_UNHEALTHY, store_health_error=unhealthy)
         if opening.check_registers and not registers.passes(head.registers, opening.check_registers):
             return self._refuse(Status.REGISTER_MISMATCH, registers=head.registers)
+        if (
+            _size(registers.changed(head.registers, opening.subtract_registers, opening.union_registers))
+            > _REGISTERS_MAX
+        ):
+            rule = f"the registers of a journal may have {_REGISTERS_MAX} bytes in all"
+            return self._finish(Fail(ValidationError(rule, "UnionRegisters")))
         if head.end < resolution.suspend.offset:
             return self._resynchronise(resolution.suspend.offset)
         known = extent(summary, head.fragment)
@@ -523,6 +539,8 @@ class AppendFSM:
         return (*self._shut_down(), *self._finish(Fail(error)))
 
     def _fail_with(self, pipeline: Pipeline) -> Effects:
+        if not pipeline.failures:
+            return self._fail(UnavailableError("the journal is being given up by this broker: another one takes over"))
         peer = min(pipeline.failures)
         return self._fail(
             UnavailableError(f"replication to {peer.zone}/{peer.suffix} failed: {pipeline.failures[peer]}")
@@ -544,3 +562,7 @@ class AppendFSM:
             return (*self._shut_down(), GiveBack(None))
         pipeline.is_owned = False
         return (GiveBack(pipeline),)
+
+
+def _size(labels: LabelSet) -> int:
+    return sum(len(label.name) + len(label.value) for label in labels)

@@ -58,6 +58,7 @@ from broker.append_event import (
 )
 from broker.append_fsm import AppendFSM
 from broker.journal_transaction import advertise, set_suspend
+from broker.notice import Notice
 from broker.pipeline import Ask, PeerStream, Pipeline, Sealed
 from broker.replica import Replica
 from broker.resolution import EVERYTHING, Resolution, Wanted
@@ -113,6 +114,7 @@ class AppendRun:
         # From which the pipeline was taken, which is not always that of the latest Resolution.
         self._owner: Replica[object] | None = None
         self._waits: list[Withdraw] = []
+        self._invalidation: Notice | None = None
         self._events: deque[Event] = deque()
         self._is_running = False
         self._is_cancelled = False
@@ -128,6 +130,12 @@ class AppendRun:
         """What the client sent, one at a time, each after the port was asked for it. One that is gone is not heard."""
         if not self._is_cancelled:
             self._on(event)
+
+    @property
+    def invalidation(self) -> Notice:
+        """Of the Resolution that the append goes by."""
+        assert self._invalidation is not None
+        return self._invalidation
 
     def cancel(self) -> None:
         """The client is gone."""
@@ -153,8 +161,23 @@ class AppendRun:
                     continue
                 for effect in self.fsm.step(event, self._port.now_ns()):
                     self._perform(effect)
+        except Exception:
+            self._break_off()
+            raise
         finally:
             self._is_running = False
+
+    def _break_off(self) -> None:
+        """Something is wrong with us. It must not cost the journal its pipeline, for which others wait."""
+        pipeline, owner, self._owner = self.fsm.pipeline, self._owner, None
+        self.fsm.break_off()
+        self._events.clear()
+        self._stop_waiting()
+        if owner is not None and owner.pipeline.is_taken:
+            if pipeline is not None:
+                pipeline.close()
+            owner.pipeline.put(None)
+        self._port.finish(UnavailableError("the append was broken off by a fault of this broker: its log says more"))
 
     def _perform(self, effect: Effect) -> None:  # noqa: C901 - one line for each
         match effect:
@@ -281,7 +304,7 @@ class AppendRun:
 
     def _on_shown(self, pipeline: Pipeline, through: int) -> None:
         pipeline.shown(through)
-        self._on(Shown())
+        self._on(Shown(self._port.is_certain()))
 
     def _on_transacted(self, revision: int | GazetteError | None) -> None:
         self._on(Failed(revision) if isinstance(revision, GazetteError) else Transacted(revision))

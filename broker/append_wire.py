@@ -26,7 +26,10 @@ def decode_opening(raw: bytes) -> pb.AppendRequest:
 
     One that names no journal is not malformed, to Gazette: there is just no such journal.
     """
-    request = pb.AppendRequest.FromString(raw)
+    try:
+        request = pb.AppendRequest.FromString(raw)
+    except DecodeError as error:
+        raise ValidationError("the message is not a well-formed protobuf of its type") from error
     validate(request)
     return request
 

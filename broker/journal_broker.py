@@ -23,13 +23,14 @@ from broker.answer_header import reachable
 from broker.append_api import AppendRates
 from broker.append_event import Ready
 from broker.append_run import Withdraw
+from broker.background import Background
 from broker.cluster_keys import MAX_REPLICATION, BrokerEntity
 from broker.journal_item import JournalItem
 from broker.last_spec import LastSpec
 from broker.local_replica import LocalReplica
-from broker.peer_stream import GrpcPeerStream
+from broker.peer_stream import GrpcPeerStream, UnreachablePeerStream
 from broker.peers import Peer, PeerChannels
-from broker.pipeline import Pipeline
+from broker.pipeline import PeerStream, Pipeline
 from broker.pulse import Pulse
 from broker.replication_wire import MessageEncoder
 from broker.resolution import Resolution
@@ -47,7 +48,7 @@ from fragment.spool_directory import SpoolDirectory
 from fragment.spool_file import SpoolFile
 from fragment.spool_writer import CompletedSpool, LocalFragment, SpoolWriter
 from fragment.stores.open_stores import OpenStores
-from protocol.errors import GazetteError, UnavailableError
+from protocol.errors import GazetteError, InvariantError, UnavailableError
 from protocol.journal import JournalSpec
 from protocol.route import ProcessId
 
@@ -84,6 +85,8 @@ class Surroundings:
     # For disks; and for what those of `executor` wait for.
     executor: Executor
     hasher: Executor
+    # For readers, who must not hold up those who write.
+    readers: Executor
     stores: OpenStores
     peers: PeerChannels
     chance: random.Random
@@ -97,9 +100,7 @@ class Surroundings:
 class JournalBroker:
     """It has replicas from the time it is made until it is stopped. The mirror of etcd has to be loaded by then."""
 
-    def __init__(
-        self, tasks: asyncio.TaskGroup, own_id: ProcessId, surroundings: Surroundings, policy: BrokerPolicy
-    ) -> None:
+    def __init__(self, tasks: Background, own_id: ProcessId, surroundings: Surroundings, policy: BrokerPolicy) -> None:
         self.own_id = own_id
         self.policy = policy
         self._tasks = tasks
@@ -192,17 +193,26 @@ class JournalBroker:
         current = self.spec_now(replica.journal)
         return current.spec.fragment.stores[0] if current is not None and current.spec.fragment.stores else None
 
-    def open_streams(self, replica: LocalReplica, pipeline: Pipeline) -> Mapping[ProcessId, GrpcPeerStream]:
+    def open_streams(self, replica: LocalReplica, pipeline: Pipeline) -> Mapping[ProcessId, PeerStream]:
         route = pipeline.header.route
         assert route.endpoints is not None
-        streams: dict[ProcessId, GrpcPeerStream] = {}
+        streams: dict[ProcessId, PeerStream] = {}
         for member, endpoint in zip(route.members, route.endpoints, strict=True):
             if member != self.own_id:
-                peer = Peer(member, endpoint, member in pipeline.kin)
-                call = self.surroundings.peers.replicate(peer, replica.journal)
-                stream = streams[member] = GrpcPeerStream(call, member, pipeline, self._encoder)
-                self._tasks.create_task(stream.run())
+                streams[member] = self._open_stream(replica.journal, pipeline, member, endpoint)
         return streams
+
+    def _open_stream(self, journal: str, pipeline: Pipeline, member: ProcessId, endpoint: str) -> PeerStream:
+        try:
+            call = self.surroundings.peers.replicate(Peer(member, endpoint, member in pipeline.kin), journal)
+        except GazetteError:
+            # Its key is gone, or cannot be read: there is no way to get to it.
+            failure = UnavailableError("it is not known where it can be reached")
+            self._loop.call_soon(pipeline.failed, member, failure)
+            return UnreachablePeerStream()
+        stream = GrpcPeerStream(call, member, pipeline, self._encoder)
+        self._tasks.create_task(stream.run())
+        return stream
 
     def proxy_append(self, resolution: Resolution, journal: str) -> grpc.aio.StreamUnaryCall[bytes, bytes]:
         return self.surroundings.peers.append(self.peer_of(resolution), journal)
@@ -278,7 +288,10 @@ class JournalBroker:
                     open_store=self.surroundings.stores.open,
                     dry_run=self.policy.report_retention,
                 )
-            except (GazetteError, EtcdError) as error:
+            except Exception as error:
+                # Stores raise all sorts of things, and none is a reason for the broker to go.
+                if isinstance(error, InvariantError):
+                    raise
                 extra = {"journal": replica.journal, "error": str(error)}
                 log.warning("fragments past retention could not be removed (will retry)", extra=extra)
 

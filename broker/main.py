@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import random
 import signal
 import time
@@ -13,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
@@ -24,6 +26,7 @@ from allocator.keyspace_watch import KeySpaceWatch, WatchTiming
 from allocator.lease_file import LeaseFile
 from allocator.membership import Membership
 from allocator.session import Session
+from broker.background import Background
 from broker.broker_member import KIN, BrokerMember
 from broker.cluster_keys import MAX_REPLICATION, broker_decoder, journal_consistency
 from broker.debug_server import Diagnostics, debug_server
@@ -50,6 +53,7 @@ log = logging.getLogger(__name__)
 _now_s = time.time  # noqa: TID251
 _THREADS = 8
 _SWEEP_S = 3600.0
+_UPLOAD_BROKEN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +99,6 @@ class BrokerSettings:
     upload_s: float = 300.0
 
 
-class _FinishedError(Exception):
-    """Ends what runs beside the calls."""
-
-
 class BrokerProcess:
     """One broker. ``run`` it; ``stop`` it from a signal handler."""
 
@@ -131,6 +131,7 @@ class BrokerProcess:
         connections = EtcdConnections(settings.etcd.endpoints, user=settings.etcd.user, tls=settings.etcd.tls)
         executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="spool")
         hasher = ThreadPoolExecutor(_THREADS, thread_name_prefix="hash")
+        readers = ThreadPoolExecutor(_THREADS, thread_name_prefix="read")
         async with EtcdClient(connections) as etcd:
             keyspace = KeySpace(settings.etcd.prefix, broker_decoder(settings.etcd.prefix, settings.max_replication))
             watch = KeySpaceWatch(etcd, keyspace, timing=WatchTiming(delay_s=settings.etcd.watch_delay_s))
@@ -143,6 +144,7 @@ class BrokerProcess:
                 directory,
                 executor,
                 hasher,
+                readers,
                 stores,
                 peers,
                 chance,
@@ -155,8 +157,9 @@ class BrokerProcess:
             finally:
                 await peers.close()
                 await stores.close()
-                executor.shutdown(wait=True)
-                hasher.shutdown(wait=True)
+                # Not waited for: a disk that hangs would keep the process from ending.
+                for pool in (executor, hasher, readers):
+                    pool.shutdown(wait=False)
                 directory.close()
 
     async def _serve(self, session: Session[JournalItem, BrokerMember, Route], surroundings: Surroundings) -> None:
@@ -166,16 +169,18 @@ class BrokerProcess:
             {SERVICE: service.methods()},
             Authorizer(settings.keys, _now_s),
             tls=settings.server_tls,
-            limits=ServerLimits(receive_bytes_max=settings.receive_bytes_max),
+            limits=_limits(settings),
         )
         self.endpoint = self._endpoint(server.listen(settings.listen))
-        # Of everything that runs beside the calls. Its tasks have no end of their own.
+        tasks = Background()
+        # A callback that fails has nobody else to tell: and what it was about is left half done.
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: _tell(tasks, context))
         try:
-            async with self._http(service, server), asyncio.TaskGroup() as tasks:
+            async with self._http(service, server):
                 await self._be_member(session, surroundings, tasks, service, server)
-                raise _FinishedError
-        except* _FinishedError:
-            log.warning("broker has stopped", extra={"id": "/".join(settings.id)})
+        finally:
+            await tasks.close()
+        log.warning("broker has stopped", extra={"id": "/".join(settings.id)})
 
     @asynccontextmanager
     async def _http(self, service: JournalService, server: RpcServer) -> AsyncIterator[None]:
@@ -208,7 +213,7 @@ class BrokerProcess:
         self,
         session: Session[JournalItem, BrokerMember, Route],
         surroundings: Surroundings,
-        tasks: asyncio.TaskGroup,
+        tasks: Background,
         service: JournalService,
         server: RpcServer,
     ) -> None:
@@ -231,21 +236,31 @@ class BrokerProcess:
                 service.begin(broker)
                 self._tend(tasks, broker, server, surroundings)
                 await server.start()
+                server.health.set_all(is_serving=True)
                 self.serving.set()
                 serving = {"endpoint": self.endpoint, "http_endpoint": self.http_endpoint}
                 log.warning("broker is serving", extra={"id": "/".join(settings.id), **serving})
-                await self._stopping.wait()
+                await self._until_stopped(tasks)
                 log.warning("broker was told to stop", extra={"id": "/".join(settings.id)})
                 await session.exit(replace(member, exiting=True).encoded(), settings.drain_s)
         finally:
             self.serving.clear()
             service.stop_proxying()
             # Without a lease nothing that is under way may be acknowledged, so nobody needs to wait for it.
-            await self._wind_down(server, broker, 0 if session.lost.is_set() else STOP_S)
+            is_orderly = not (session.lost.is_set() or tasks.has_failed)
+            await self._wind_down(server, broker, STOP_S if is_orderly else 0, self._upload_s(tasks))
 
-    def _tend(
-        self, tasks: asyncio.TaskGroup, broker: JournalBroker, server: RpcServer, surroundings: Surroundings
-    ) -> None:
+    def _upload_s(self, tasks: Background) -> float:
+        """If something is broken, perhaps so are uploads."""
+        return min(self._settings.upload_s, _UPLOAD_BROKEN_S) if tasks.has_failed else self._settings.upload_s
+
+    async def _until_stopped(self, tasks: Background) -> None:
+        async with asyncio.TaskGroup() as waiting:
+            failing = waiting.create_task(tasks.wait_failed())
+            await self._stopping.wait()
+            failing.cancel()
+
+    def _tend(self, tasks: Background, broker: JournalBroker, server: RpcServer, surroundings: Surroundings) -> None:
         """What runs beside the calls."""
         tasks.create_task(broker.run())
         tasks.create_task(surroundings.peers.run())
@@ -255,7 +270,9 @@ class BrokerProcess:
         if interval_s is not None:
             tasks.create_task(sync_forever(surroundings.directory, interval_s))
 
-    async def _wind_down(self, server: RpcServer, broker: JournalBroker | None, grace_s: float) -> None:
+    async def _wind_down(
+        self, server: RpcServer, broker: JournalBroker | None, grace_s: float, upload_s: float
+    ) -> None:
         """Nothing is ours to serve any more. Calls end, replicas are given up, and what they held is uploaded."""
         if broker is None:
             await self._stop_serving(server, grace_s)
@@ -263,9 +280,11 @@ class BrokerProcess:
         async with asyncio.TaskGroup() as stopping:
             giving_up = stopping.create_task(broker.stop())
             await self._stop_serving(server, grace_s)
-            await _within(self._settings.upload_s, giving_up, "replicas were still in use when the broker stopped")
+            await _within(upload_s, giving_up, "replicas were still in use when the broker stopped")
             uploading = stopping.create_task(broker.persister.finish())
-            await _within(self._settings.upload_s, uploading, "fragments are not uploaded (they stay on this disk)")
+            if waiting := len(broker.persister.waiting):
+                log.warning("uploading what is left before the broker ends", extra={"fragments": waiting})
+            await _within(upload_s, uploading, "fragments are not uploaded (they stay on this disk)")
 
     async def _stop_serving(self, server: RpcServer, grace_s: float) -> None:
         async with asyncio.TaskGroup() as stopping:
@@ -296,18 +315,39 @@ async def _within(timeout_s: float, task: asyncio.Future[None], what: str) -> No
 async def _sweep_forever(stores: OpenStores) -> None:
     while True:
         await asyncio.sleep(_SWEEP_S)
-        await stores.sweep()
+        try:
+            await stores.sweep()
+        except Exception as error:
+            log.warning("a store could not be closed", extra={"error": repr(error)})
+
+
+def _limits(settings: BrokerSettings) -> ServerLimits:
+    """A peer may have a stream open for every journal that this broker holds."""
+    known = ServerLimits()
+    return ServerLimits(
+        receive_bytes_max=settings.receive_bytes_max,
+        streams_per_connection_max=known.streams_per_connection_max + settings.limit,
+        calls_max=known.calls_max + 4 * settings.limit,
+    )
+
+
+def _tell(tasks: Background, context: dict[str, Any]) -> None:
+    error = context.get("exception")
+    if isinstance(error, Exception):
+        tasks.fail(error)
+    else:
+        log.error("something went wrong on the event loop", extra={"what": str(context.get("message"))})
 
 
 async def serve(settings: BrokerSettings) -> None:
     """Run a broker until SIGTERM or SIGINT. A second one ends it at once."""
     process = BrokerProcess(settings)
-    running = asyncio.current_task()
-    assert running is not None
 
     def stop() -> None:
         if process.is_stopping:
-            running.cancel()
+            log.error("told to stop again: ending at once")
+            # What is written is on disk, and nothing else is worth waiting for.
+            os._exit(1)
         process.stop()
 
     loop = asyncio.get_running_loop()

@@ -9,25 +9,42 @@ import grpc
 
 from broker.peers import ReplicateCall
 from broker.pipeline import Pipeline
-from broker.replication_message import Message
+from broker.replication_message import Message, Propose
 from broker.replication_wire import MessageEncoder, decode_answer
 from protocol.errors import GazetteError, UnavailableError
 from protocol.route import ProcessId
 
 QUEUED_BYTES_MAX = 4 << 20
 """What waits to be sent to one peer. An append reads on once it is less."""
+MESSAGE_BYTES = 256
+"""What a message costs beside its content."""
+ANSWER_S = 20.0
+"""How long a peer may owe an answer. One that is alive but whose disk hangs would hold up the journal for ever."""
 
 
 class GrpcPeerStream:
     """``run`` it for as long as the pipeline lives."""
 
-    def __init__(self, call: ReplicateCall, peer: ProcessId, pipeline: Pipeline, encoder: MessageEncoder) -> None:
+    def __init__(
+        self,
+        call: ReplicateCall,
+        peer: ProcessId,
+        pipeline: Pipeline,
+        encoder: MessageEncoder,
+        *,
+        answer_s: float = ANSWER_S,
+    ) -> None:
         self._call = call
         self._peer = peer
         self._pipeline = pipeline
         self._encoder = encoder
+        self._answer_s = answer_s
+        self._loop = asyncio.get_running_loop()
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
+        # When each answer that the peer owes was asked for, the oldest first; and what looks after that.
+        self._asked_s: deque[float] = deque()
+        self._timer: asyncio.TimerHandle | None = None
         self._is_closing = False
         self._is_over = False
         self._wake = asyncio.Event()
@@ -39,9 +56,13 @@ class GrpcPeerStream:
             return
         encoded = self._encoder.encode(message)
         self._queue.append(encoded)
-        self._queued_bytes += len(encoded)
+        self._queued_bytes += len(encoded) + MESSAGE_BYTES
         if self._queued_bytes > QUEUED_BYTES_MAX:
             self._room.clear()
+        if isinstance(message, Propose) and message.acknowledge:
+            self._asked_s.append(self._loop.time())
+            if self._timer is None:
+                self._timer = self._loop.call_later(self._answer_s, self._look)
         self._wake.set()
 
     def half_close(self) -> None:
@@ -66,7 +87,22 @@ class GrpcPeerStream:
             self._is_over = True
             self._queue.clear()
             self._room.set()
+            if self._timer is not None:
+                self._timer.cancel()
             self._call.cancel()
+            # Whoever has been told already is not told again; if we are cancelled, nobody has been.
+            self._pipeline.ended(self._peer)
+
+    def _look(self) -> None:
+        self._timer = None
+        if not self._asked_s:
+            return
+        left_s = self._asked_s[0] + self._answer_s - self._loop.time()
+        if left_s > 0:
+            self._timer = self._loop.call_later(left_s, self._look)
+            return
+        self._pipeline.failed(self._peer, UnavailableError(f"it has not answered within {self._answer_s:g} s"))
+        self._call.cancel()
 
     async def _receive_all(self) -> None:
         try:
@@ -75,7 +111,10 @@ class GrpcPeerStream:
                 if raw is grpc.aio.EOF:
                     break
                 assert isinstance(raw, bytes)
-                self._pipeline.answered(self._peer, decode_answer(raw))
+                answer = decode_answer(raw)
+                if self._asked_s:
+                    self._asked_s.popleft()
+                self._pipeline.answered(self._peer, answer)
             code, details = await self._call.code(), await self._call.details()
         except grpc.aio.AioRpcError as error:
             code, details = error.code(), error.details() or ""
@@ -94,7 +133,7 @@ class GrpcPeerStream:
                 while self._queue:
                     encoded = self._queue.popleft()
                     await self._call.write(encoded)
-                    self._queued_bytes -= len(encoded)
+                    self._queued_bytes -= len(encoded) + MESSAGE_BYTES
                     if self._queued_bytes <= QUEUED_BYTES_MAX:
                         self._room.set()
                 if self._is_closing:
@@ -102,5 +141,20 @@ class GrpcPeerStream:
                     return
                 self._wake.clear()
                 await self._wake.wait()
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        except (grpc.aio.BaseError, asyncio.InvalidStateError):
             self._room.set()
+
+
+class UnreachablePeerStream:
+    """To a peer of which nobody knows where it is: it fails as one that broke."""
+
+    has_room = True
+
+    def send(self, message: Message) -> None:
+        return None
+
+    def half_close(self) -> None:
+        return None
+
+    async def wait_room(self) -> None:
+        return None

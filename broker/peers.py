@@ -87,17 +87,20 @@ class PeerChannels:
         self._idle_s = idle_s
         self._clock: Callable[[], float] = asyncio.get_running_loop().time
         self._looked_at_s = self._clock()
-        self._connections: dict[tuple[str, bool], _Connection] = {}
+        self._connections: dict[tuple[str, bool, str], _Connection] = {}
         # Made with credentials of the past, and left to those who are still using them.
         self._retired: list[_Connection] = []
 
-    def channel(self, peer: Peer) -> grpc.aio.Channel:
-        """Without waiting. Ask for each call: a channel that was kept may be closed, or its certificate outdated."""
+    def channel(self, peer: Peer, purpose: str = "") -> grpc.aio.Channel:
+        """Without waiting. Ask for each call: a channel that was kept may be closed, or its certificate outdated.
+
+        Each `purpose` has connections of its own, and so a number of streams that is its own.
+        """
         now_s = self._clock()
         if now_s - self._looked_at_s >= _FILES_LOOKED_AT_S:
             self._looked_at_s = now_s
             self._tls.refresh()
-        key = (peer.endpoint, peer.is_own_kind)
+        key = (peer.endpoint, peer.is_own_kind, purpose)
         credentials = self._tls.current if peer.endpoint.startswith("https:") else None
         held = self._connections.get(key)
         if held is not None and held.credentials is credentials:
@@ -122,7 +125,8 @@ class PeerChannels:
 
     def replicate(self, peer: Peer, journal: str) -> ReplicateCall:
         call: grpc.aio.StreamStreamMultiCallable[bytes, bytes]
-        call = self.channel(peer).stream_stream(_SERVICE + "Replicate")
+        # Its streams stay open: on one connection with reads, either could shut out the other.
+        call = self.channel(peer, "replicate").stream_stream(_SERVICE + "Replicate")
         return call(metadata=self._signer.for_journal(Capability.REPLICATE, journal))
 
     def append(self, peer: Peer, journal: str, timeout_s: float | None = None) -> AppendCall:

@@ -19,6 +19,8 @@ from protocol.fragment import Fragment
 from protocol.label import LabelSet
 from protocol.route import Header, ProcessId
 
+CONTENT_BYTES_MAX = 1 << 20
+
 
 class PeerStream(Protocol):
     """A Replicate stream to one peer. What it brings is told to the pipeline; it never waits."""
@@ -179,6 +181,12 @@ class Pipeline:
         self._propose(Propose(fragment, registers, acknowledge=False), now_ns, self._applied_unasked)
 
     def content(self, data: bytes | memoryview, delta: int) -> None:
+        """In pieces: what a client may send at once, and a little more, peers may not take at once."""
+        if len(data) > CONTENT_BYTES_MAX:
+            whole = memoryview(data)
+            for begin in range(0, len(data), CONTENT_BYTES_MAX):
+                self.content(whole[begin : begin + CONTENT_BYTES_MAX], delta + begin)
+            return
         self._scatter(Content(data, delta, self.acked_through), Content(data, delta))
         self.held.content(data, delta)
 

@@ -14,6 +14,8 @@ from protocol.label import LabelSet
 from protocol.route import ProcessId, Route
 
 NS_PER_S = 1_000_000_000
+OFFSET_MAX = 1 << 62
+"""From here on a peer is not believed: another append, and an offset would not fit the wire."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,8 @@ def _judged_mismatch(head: Head, peer: ProcessId, answer: Answer) -> Verdict:
     if held is None:
         return Diverged(peer, "it does not say what it holds instead of what was proposed")
     registers = answer.registers or LabelSet()
+    if held.end > OFFSET_MAX:
+        return Diverged(peer, f"it claims to end at {held.end}, which no journal reaches")
     if held.end > head.end:
         return RollTo(held.end, registers)
     if held.end == head.end and not held.content_length:

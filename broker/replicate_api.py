@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from broker.append_api import first_message
 from broker.local_replica import LocalReplica
 from broker.replication import Replication
 from broker.replication_message import Answer, Propose
@@ -16,6 +17,8 @@ from broker.resolving import REVISION_WAIT_S, resolve_within
 from fragment.spool_file import SpoolFile
 from protocol.errors import GazetteError, ValidationError
 from protocol.rpc.method import Call
+
+ANSWERS_MAX = 256
 
 
 class _Stream:
@@ -29,6 +32,7 @@ class _Stream:
         # Set when there is an answer to send, and when it is over.
         self._turn = asyncio.Event()
         self._served = asyncio.Event()
+        self._sent = asyncio.Event()
         self._is_over = False
         self._error: GazetteError | None = None
         self._replication = Replication(self, call.claims.selector)
@@ -69,6 +73,7 @@ class _Stream:
         while True:
             while self._answers:
                 await self._call.send(self._answers.popleft())
+                self._sent.set()
             if self._is_over:
                 return
             self._turn.clear()
@@ -77,8 +82,7 @@ class _Stream:
     async def _receive_all(self) -> None:
         """Reads on while there is room for what was read: a primary that is faster than the disk waits."""
         try:
-            raw = await self._call.receive()
-            opening = decode(raw or b"")
+            opening = decode(await first_message(self._call))
             if not isinstance(opening, Propose):
                 raise ValidationError("the first message of a stream must be a proposal", "Proposal")
             self._replication.open(opening)
@@ -87,6 +91,10 @@ class _Stream:
                 await self._served.wait()
                 if self._is_over:
                     return
+                while len(self._answers) > ANSWERS_MAX:
+                    # A primary that asks and does not listen.
+                    self._sent.clear()
+                    await self._sent.wait()
                 self._replication.message(decode(raw))
                 if self.replica is not None:
                     await self.replica.worker.wait_room()

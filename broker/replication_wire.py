@@ -6,6 +6,8 @@ the bytes two times over; everything else goes through protobuf and is judged by
 
 from __future__ import annotations
 
+from google.protobuf.message import DecodeError
+
 from broker.replication_message import Acked, Answer, Content, Message, Propose
 from fragment.spool import NO_EPOCH, EpochMark
 from protocol.errors import Status, UnavailableError, ValidationError
@@ -71,12 +73,15 @@ def _encoded_proposal(message: Propose) -> bytes:
 
 
 def decode(raw: bytes) -> Message:
-    """Raises a ValidationError, or protobuf's own for what is no message at all."""
+    """Raises a ValidationError."""
     if raw and raw[0] == _CONTENT:
         content = _content(raw)
         if content is not None:
             return content
-    request = pb.ReplicateRequest.FromString(raw)
+    try:
+        request = pb.ReplicateRequest.FromString(raw)
+    except DecodeError as error:
+        raise ValidationError("the message is not a well-formed protobuf of its type") from error
     validate(request)
     if request.HasField("proposal"):
         return Propose(
@@ -129,8 +134,8 @@ def decode_answer(raw: bytes) -> Answer:
 
     Raises if it has parts that cannot be made sense of.
     """
-    response = pb.ReplicateResponse.FromString(raw)
     try:
+        response = pb.ReplicateResponse.FromString(raw)
         for part in ("header", "fragment", "registers"):
             if response.HasField(part):
                 validate(getattr(response, part))
@@ -140,5 +145,5 @@ def decode_answer(raw: bytes) -> Answer:
             Fragment.from_proto(response.fragment) if response.HasField("fragment") else None,
             LabelSet.from_proto(response.registers) if response.HasField("registers") else None,
         )
-    except (ValidationError, ValueError) as error:
+    except (DecodeError, ValidationError, ValueError) as error:
         raise UnavailableError(f"its answer makes no sense: {error}") from error

@@ -12,7 +12,7 @@ from allocator.keyspace_view import KeySpaceView
 from broker.broker_member import KIN, BrokerMember
 from broker.cluster_keys import BrokerEntity, route_of
 from broker.journal_item import JournalItem
-from protocol.errors import Status, UnavailableError
+from protocol.errors import PreconditionError, Status
 from protocol.journal import JournalSpec, Suspend, SuspendLevel
 from protocol.route import EtcdRevision, Header, ProcessId, Route
 from protocol.selector import LabelSelector
@@ -25,7 +25,7 @@ MISSING_ID = ProcessId("local-BrokerSpec", "missing-from-Etcd")
 _NOT_SUSPENDED = Suspend()
 
 
-class MisdirectedError(UnavailableError):
+class MisdirectedError(PreconditionError):
     """A request that was forwarded to another broker, or to another cluster, than this."""
 
 

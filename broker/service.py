@@ -63,7 +63,7 @@ class _Apis:
         self.listing = ListApi(changes, root, own_id)
         self.applying = ApplyApi(with_.etcd, root, own_id, lambda: watch.view, watch.wait_revision)
         self.reading = ReadApi(
-            broker.resolver, with_.stores.open, SpoolChunks(with_.executor), self._proxied_read, self.stop_proxying
+            broker.resolver, with_.stores.open, SpoolChunks(with_.readers), self._proxied_read, self.stop_proxying
         )
         self.fragments = FragmentsApi(broker.resolver, with_.stores.open, self._proxied_fragments)
         self.store_health = StoreHealthApi(root, own_id, lambda: watch.view, with_.stores.open, broker.healths.watched)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -18,8 +19,12 @@ from broker.pipeline import Sealed
 from fragment.spool import Digest, Proposal, Reply, Spool
 from fragment.spool_writer import CompletedSpool, LocalFragment, Performed, SpoolWriter
 
+log = logging.getLogger(__name__)
+
 QUEUED_BYTES_MAX = 4 << 20
 """Content that waits to be written. Who has more to send waits until it is less."""
+STEP_BYTES = 512
+"""What a step costs beside its content."""
 HASHED_ASIDE_BYTES = 128 << 10
 
 
@@ -123,15 +128,14 @@ class SpoolWorker:
         return self._room is None
 
     def content(self, data: bytes | memoryview, delta: int) -> None:
-        self._queued_bytes += len(data)
-        if self._queued_bytes > QUEUED_BYTES_MAX and self._room is None:
-            self._room = asyncio.Event()
+        self._queue(len(data))
         self._add(_Content(data, delta))
 
     def seal(self, done: Callable[[Sealed | Exception], None]) -> None:
         self._add(_Seal(done))
 
     def propose(self, proposal: Proposal, done: Callable[[Reply | Exception], None]) -> None:
+        self._queue(0)
         self._add(_Propose(proposal, done))
 
     def acked(self, through: int, done: Callable[[], None]) -> None:
@@ -148,6 +152,17 @@ class SpoolWorker:
     def hand_on(self, done: Callable[[], None]) -> None:
         self._failed = None
         self._add(_HandOn(done))
+
+    def _queue(self, count: int) -> None:
+        self._queued_bytes += count + STEP_BYTES
+        if self._queued_bytes > QUEUED_BYTES_MAX and self._room is None:
+            self._room = asyncio.Event()
+
+    def _unqueue(self, count: int) -> None:
+        self._queued_bytes -= count + STEP_BYTES
+        if self._queued_bytes <= QUEUED_BYTES_MAX and self._room is not None:
+            self._room.set()
+            self._room = None
 
     def _add(self, step: _Step) -> None:
         self._steps.append(step)
@@ -175,10 +190,12 @@ class SpoolWorker:
         self._loop.call_soon_threadsafe(self._settle_all, results)
 
     def _settle_all(self, results: list[tuple[_Step, Performed | Sealed | Exception | None]]) -> None:
-        for step, result in results:
-            self._settle(step, result)
-        self._is_working = False
-        self._work()
+        try:
+            for step, result in results:
+                self._settle(step, result)
+        finally:
+            self._is_working = False
+            self._work()
 
     def _do(self, step: _Step) -> Performed | Sealed | Exception | None:
         """What came of a step. Nothing is done for a holder after a failure, but to give the spool back."""
@@ -249,14 +266,12 @@ class SpoolWorker:
             self._tell(result)
         match step:
             case _Content(data, _):
-                self._queued_bytes -= len(data)
-                if self._queued_bytes <= QUEUED_BYTES_MAX and self._room is not None:
-                    self._room.set()
-                    self._room = None
+                self._unqueue(len(data))
             case _Seal(sealed):
                 assert isinstance(result, Sealed | Exception)
                 sealed(result)
             case _Propose(_, replied):
+                self._unqueue(0)
                 reply = result.reply if isinstance(result, Performed) else result
                 assert isinstance(reply, Reply | Exception)
                 replied(reply)
@@ -270,6 +285,9 @@ class SpoolWorker:
                 handed_on()
         if isinstance(result, Exception) and self._failed is not None:
             self._failed(result)
+        elif isinstance(result, Exception) and isinstance(step, _Release | _HandOn):
+            extra = {"journal": self.spool.fragment.journal, "error": str(result)}
+            log.error("a spool could not be given back or handed on (its files stay)", extra=extra)
 
     def _tell(self, performed: Performed) -> None:
         for local in performed.visible:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
+from broker.background import Background
 from fragment.stores.blob_store import BlobStore
 from fragment.stores.health import Health, StoreHealth
 
@@ -24,9 +25,7 @@ class _Checked:
 
 
 class StoreHealths:
-    def __init__(
-        self, tasks: asyncio.TaskGroup, open_store: Callable[[str], Awaitable[BlobStore]], chance: Random
-    ) -> None:
+    def __init__(self, tasks: Background, open_store: Callable[[str], Awaitable[BlobStore]], chance: Random) -> None:
         self._tasks = tasks
         self._open_store = open_store
         self._chance = chance

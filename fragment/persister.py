@@ -68,6 +68,8 @@ class Item:
     cut_at: int | None = None
     is_closed: bool = False
     is_counted_off: bool = False
+    # Whether it was given up with bytes of which nobody here can tell whether they were acknowledged: its files stay.
+    is_left: bool = False
 
     @property
     def fragment(self) -> Fragment:
@@ -160,6 +162,7 @@ class Persister:
         items = [item for item in self._undecided.get(journal, ()) if item.owner is owner]
         for item in items:
             item.cut_at = through if through < item.fragment.end else None
+            item.is_left = item.cut_at is not None
         self._decide(journal, items)
 
     def deleted(self, journal: str, create_revision: int) -> None:
@@ -264,6 +267,8 @@ class Persister:
 
     async def _let_go_of_files(self, item: Item) -> None:
         file = item.completed.file
+        if item.is_left:
+            return
         if item.mark == NO_EPOCH or item.completed.is_superseded or item.is_closed:
             await asyncio.to_thread(file.remove)
             return

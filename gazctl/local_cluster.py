@@ -154,9 +154,11 @@ class LocalCluster:
 
     def stop(self) -> None:
         if self._stopping.is_set():
-            self._say("Ending everything at once.")
+            self._say("\nEnding everything at once.")
             for process in self._processes():
                 process.kill()
+            return
+        self._say("\nStopping. A second Ctrl-C ends everything at once.")
         self._stopping.set()
 
     async def run(self, on_ready: Say) -> None:

@@ -56,12 +56,8 @@ async def _run(folder: Path, brokers: int, port: int) -> None:
     cluster = LocalCluster(folder, brokers, port, click.echo)
     loop = asyncio.get_running_loop()
 
-    def stop() -> None:
-        click.echo("\nStopping. A second Ctrl-C ends everything at once.")
-        cluster.stop()
-
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(number, cluster.stop)
     click.echo(f"Starting etcd and {brokers} broker{'s' * (brokers > 1)} in {cluster.folder.path} ...")
     await cluster.run(lambda url: click.echo(_welcome(cluster.folder.path, url, cluster.gateway_url, brokers)))
     click.echo("Stopped.")

@@ -119,6 +119,10 @@ class PermissionDeniedError(GazetteError):
     """A token that is believed, but does not grant what was asked."""
 
 
+class PreconditionError(GazetteError):
+    """What was asked does not fit how things are. The same request would fail again."""
+
+
 class UnavailableError(GazetteError):
     """A broker, etcd or a store is out of reach. Retrying may help."""
 

@@ -17,7 +17,7 @@ import aiohttp
 from prometheus_client import Counter
 
 from fragment.stores.blob_store import BlobStore, StoreClosedError
-from protocol.errors import GazetteError, UnavailableError
+from protocol.errors import GazetteError, InvariantError, UnavailableError
 
 log = logging.getLogger(__name__)
 
@@ -133,23 +133,31 @@ class StoreHealth:
     async def _problem(self) -> tuple[str | None, bool]:
         try:
             self._store = self._store or await self._open_store()
-        except GazetteError as error:
+        except InvariantError:
+            raise
+        except Exception as error:
+            # The libraries of stores raise all sorts of things about URLs that they do not like.
             CHECKS.labels(self._label, "not_opened").inc()
-            return str(error), True
+            return _said(error), True
         try:
             async with asyncio.timeout(CHECK_S_MAX):
                 await self._check(self._store)
         except TimeoutError:
             problem = f"a check took longer than {CHECK_S_MAX} s"
-        except StoreClosedError:
+        except (StoreClosedError, InvariantError):
             raise
-        except GazetteError as error:
-            problem = str(error)
+        except Exception as error:
+            problem = _said(error)
         else:
             CHECKS.labels(self._label, "ok").inc()
             return None, False
         CHECKS.labels(self._label, "error").inc()
         return problem, False
+
+
+def _said(error: Exception) -> str:
+    """In words, if they are ours."""
+    return str(error) if isinstance(error, GazetteError) else f"it cannot be used: {type(error).__name__}"
 
 
 async def check_store(store: BlobStore) -> None:

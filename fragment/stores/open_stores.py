@@ -107,6 +107,10 @@ class OpenStores:
             raise UnavailableError(
                 f"{store.scheme}://{store.host}{store.path} could not be opened within {OPEN_S_MAX} s: try again"
             ) from error
+        except ValueError as error:
+            raise ValidationError(
+                f"{store.scheme}://{store.host}{store.path} cannot be opened: check its arguments", "FragmentStore"
+            ) from error
         if store.scheme != "file" and store.scheme not in self._loaded:
             # The library has left a hundred thousand objects that stay for good. Told so, the garbage collector looks
             # through them no more, which held up the event loop for 70 ms at a time.

@@ -16,6 +16,7 @@ from protocol.errors import (
     CorruptError,
     GazetteError,
     PermissionDeniedError,
+    PreconditionError,
     UnauthenticatedError,
     UnavailableError,
     ValidationError,
@@ -31,6 +32,7 @@ _CODES: dict[type[Exception], grpc.StatusCode] = {
     UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
     PermissionDeniedError: grpc.StatusCode.PERMISSION_DENIED,
     UnavailableError: grpc.StatusCode.UNAVAILABLE,
+    PreconditionError: grpc.StatusCode.FAILED_PRECONDITION,
     CorruptError: grpc.StatusCode.DATA_LOSS,
     # All others that somebody has thought of, and has found words for.
     GazetteError: grpc.StatusCode.UNAVAILABLE,

@@ -238,9 +238,10 @@ def non_monotonic_send(case: JournalCase) -> Iterator[Violation]:
 def skip_or_backwards(case: JournalCase) -> Iterator[Violation]:
     ends: dict[str, int] = {}
     for chunk in case.chunks:
-        at = ends.get(chunk.reader)
+        # Who is told of a jump at once was to begin at the beginning.
+        at = ends.get(chunk.reader, 0 if chunk.is_jump else chunk.offset)
         ends[chunk.reader] = chunk.end
-        if at is None or chunk.offset == at:
+        if chunk.offset == at:
             continue
         if chunk.offset < at:
             yield case.violation("C7", "backwards", f"{chunk.reader} was at {at} and was given {chunk.offset}")

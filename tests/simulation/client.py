@@ -28,6 +28,8 @@ from tests.simulation.world import Node
 TIMEOUT_S = 12.0
 _REGISTER = "fence"
 _BETWEEN_S = 0.02
+# Of readers who move on to another broker: that they begin at the beginning.
+_ANEW_RATE = 0.3
 
 
 def journal_key(journal: str, create_revision: int) -> str:
@@ -47,6 +49,7 @@ class Scene:
     append_pause_s: float
     append_length_max: int
     repeats_unknowns: bool
+    names_offsets: bool
 
 
 @dataclass(slots=True)
@@ -109,7 +112,7 @@ class Appender:
             fence = Fence(known.register, f"v{len(history.appends) + 1}")
             return _Plan(history.append(self.name, journal, length, fence))
         append = history.append(self.name, journal, length)
-        if drawn < 0.25:
+        if drawn < 0.25 and self._scene.names_offsets:
             return _Plan(append, offset=known.end or None)
         if drawn < 0.3:
             return _Plan(append, abandons=chance.choice(("half-close", "cancel")))
@@ -260,6 +263,7 @@ class Reader:
         self._stream: Stream | None = None
         self._broker = node
         self._is_jump = False
+        self._lives = 0
         node.after(node.world.chance.random() * 0.5, self._read)
 
     def has_all(self) -> bool:
@@ -307,8 +311,13 @@ class Reader:
         self._again()
 
     def _move_on(self, stream: Stream) -> None:
-        if stream is self._stream and not stream.is_over:
-            self._leave()
+        if stream is not self._stream or stream.is_over:
+            return
+        if self.target is None and self._node.world.chance.random() < _ANEW_RATE:
+            # As somebody who has just come.
+            self._lives += 1
+            self.name, self.position = f"{self._node.name}.{self._lives}", 0
+        self._leave()
 
     def _ended(self, _: End) -> None:
         self._again()

@@ -127,6 +127,7 @@ class Cluster:
             options.append_pause_s,
             options.append_length_max,
             options.repeats_unknowns,
+            options.names_offsets,
         )
         self._found: list[Violation] = []
         self._clients: list[Appender] = []
@@ -380,6 +381,8 @@ class Cluster:
         leaks: list[str] = []
         if not self._until(_UPLOADED_S, self._is_uploaded):
             leaks.extend(self._not_uploaded())
+        # Everybody is to have seen what is in the store.
+        self.world.run(self.world.now_s + 1.5 * _REFRESH_S)
         journals = {key: FinalJournal(objects=self._objects(held)) for key, held in self._incarnations.items()}
         finals: list[Reader] = []
         for journal in self.journals:

@@ -106,6 +106,8 @@ class Options:
     append_length_max: int
     fragment_length: int
     repeats_unknowns: bool
+    # Clients say at which offset some appends are to begin. To a journal whose brokers are lost, that is a reset.
+    names_offsets: bool
     keeps_budget: bool
     # How often each kind of fault happens: the mean number of seconds between two.
     intervals_s: tuple[tuple[FaultKind, float], ...]
@@ -135,6 +137,7 @@ class Options:
             repeats_unknowns=chance.random() < 0.3,
             keeps_budget=chance.random() >= _OVER_BUDGET_RATE,
             intervals_s=_intervals(chance, list(kinds if kinds is not None else FaultKind)),
+            names_offsets=chance.random() < 0.5,
         )
 
     def describe(self) -> str:
