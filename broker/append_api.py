@@ -266,6 +266,6 @@ async def _relayed(call: AppendCall, upstream: grpc.aio.StreamUnaryCall[bytes, b
         while (raw := await call.receive()) is not None:
             await upstream.write(raw)
         await upstream.done_writing()
-    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+    except (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
         # It has answered, or failed, before it had all: the answer says which.
         return

@@ -33,6 +33,8 @@ class FlowControl:
         if self._balance is None:
             self._balance, self._balanced_s = max_rate * CREDIT_S, now_s
         self._top_up(now_s)
+        # What an append was held back for and then never passed on is not for the next one to wait off.
+        self._balance = max(0.0, self._balance)
         self._spare, self._spared_s = min_rate * CREDIT_S, now_s
 
     def arrived(self, count: int, now_s: float) -> float:
@@ -48,7 +50,7 @@ class FlowControl:
 
     def passed(self, now_s: float) -> None:
         """What was held back was passed on. That it took so long is not the client's fault."""
-        self._spared_s = now_s
+        self._spared_s = max(self._spared_s, now_s)
 
     def unlimited(self) -> None:
         """For the rest of this append there is no greatest rate: others wait for it to end."""

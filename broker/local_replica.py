@@ -29,6 +29,11 @@ class LocalReplica(Replica[SpoolFile]):
         return self._worker
 
     @property
+    def acked_end(self) -> int:
+        """Through where the journal is known to be acknowledged, whether or not the bytes are here."""
+        return self.worker.spool.acked_through or 0
+
+    @property
     def applied_end(self) -> int:
         """The end of what is committed here and not shown to readers yet; zero if there is nothing of the kind."""
         unseen = self.worker.spool.unseen

@@ -118,7 +118,7 @@ class GrpcPeerStream:
             code, details = await self._call.code(), await self._call.details()
         except grpc.aio.AioRpcError as error:
             code, details = error.code(), error.details() or ""
-        except GazetteError as error:
+        except (GazetteError, grpc.aio.BaseError) as error:
             self._pipeline.failed(self._peer, error)
             return
         if code is grpc.StatusCode.OK:
@@ -141,7 +141,7 @@ class GrpcPeerStream:
                     return
                 self._wake.clear()
                 await self._wake.wait()
-        except (grpc.aio.BaseError, asyncio.InvalidStateError):
+        except (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
             self._room.set()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from broker.answer_header import answer_header, forwarded_header
 from broker.local_replica import LocalReplica
@@ -167,8 +167,13 @@ class _Cursor:
         replica, request = self._replica, self._request
         if self.offset == WRITE_HEAD or request.metadata_only:
             await self._settle()
+        if self.offset == WRITE_HEAD:
+            self.offset = max(replica.index.summary().end, replica.acked_end)
         while True:
             found = await replica.live.query(self.offset, request.begin_mod_time)
+            if replica.acked_end > found.write_head:
+                # One that has just joined has not seen those bytes, but knows of them: they are with others.
+                found = replace(found, write_head=replica.acked_end)
             if isinstance(found, Found):
                 return found
             # The write head was meant as it stood when the reader came.

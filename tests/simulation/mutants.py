@@ -17,7 +17,6 @@ from broker.append_fsm import AppendFSM, State
 from broker.last_spec import LastSpec
 from broker.pipeline import Ask, Pipeline
 from broker.proposal import Agreed, Head, Verdict
-from broker.replication import Replication
 from broker.replication_message import Answer
 from broker.resolver import Resolver
 from fragment.persister import Item, Persister
@@ -164,20 +163,6 @@ def _keep_the_pipeline_of_another_route(patch: Patch) -> None:
     patch.setattr(AppendFSM, "_is_routed", lambda _fsm, _pipeline: True)
 
 
-def _accept_any_route(patch: Patch) -> None:
-    """A peer takes whoever opens a stream for the primary."""
-    original = Replication._on_resolved  # noqa: SLF001
-
-    def on_resolved(replication: Replication, resolution: Any) -> None:
-        header = getattr(resolution, "header", None)
-        opening = replication._opening  # noqa: SLF001
-        if header is not None and opening is not None and opening.header is not None:
-            object.__setattr__(opening.header, "route", header.route)
-        original(replication, resolution)
-
-    patch.setattr(Replication, "_on_resolved", on_resolved)
-
-
 def _pass_on_before_the_proposal(patch: Patch) -> None:
     """The next append gets the pipeline before this one has proposed its commit."""
 
@@ -259,7 +244,6 @@ MUTANTS = (
     Mutant("ignore the create revision", _ignore_create_revision, (FaultKind.RECREATE,)),
     Mutant("take the header for a watermark", _take_the_header_for_a_watermark, (FaultKind.WATCH_TROUBLE, *_DEATHS)),
     Mutant("keep the pipeline of another route", _keep_the_pipeline_of_another_route, (FaultKind.MOVE, FaultKind.KILL)),
-    Mutant("accept any route", _accept_any_route, (FaultKind.MOVE, FaultKind.KILL, FaultKind.WATCH_TROUBLE)),
     Mutant("pass the pipeline on before the proposal", _pass_on_before_the_proposal),
     Mutant("take answers for those to later questions", _mistake_answers, _DEATHS),
     Mutant("acknowledge without a lease", _acknowledge_without_a_lease, (FaultKind.LONG_PAUSE, FaultKind.CLOG)),

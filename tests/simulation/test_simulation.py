@@ -196,6 +196,33 @@ def test_all_machines_lose_power_though_commits_are_synced() -> None:
     expect_clean(durable(replication=3, faults=(STORE_IS_DOWN, *lost)))
 
 
+@pytest.mark.xfail(
+    strict=True,
+    reason="a broker that joined later begins its index at the lowest object in the store, and readers jump there, while "
+    "what lies below it waits for two minutes on those who had it from a primary that died before it could upload it",
+)
+def test_nobody_skips_what_a_primary_could_not_store_before_it_died() -> None:
+    """Gazette's rule for offsets below the lowest fragment. It is not a matter of durable heads."""
+    options = replace(
+        Options.draw(1, kinds=[]),
+        brokers=4,
+        replication=2,
+        journals=1,
+        clients=2,
+        readers=4,
+        duration_s=40.0,
+        lease_ttl_s=5,
+        append_pause_s=0.5,
+        append_length_max=100,
+        fragment_length=1024,
+        names_offsets=False,
+        keeps_budget=True,
+    )
+    store_is_down = Fault(0.1, FaultKind.STORE_DOWN, lasts_s=6.0)
+    for name in EVERYONE:
+        expect_clean(run(options, (store_is_down, Fault(3.0, FaultKind.KILL, (name,), lasts_s=2.0))))
+
+
 def test_a_primary_that_is_paused_past_its_lease_does_no_harm_while_others_are_left() -> None:
     """What it holds beyond the others is not acknowledged, not shown, and not uploaded."""
     for at, name in enumerate(EVERYONE):

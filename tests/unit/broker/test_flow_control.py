@@ -109,7 +109,6 @@ def test_a_flow_that_has_not_begun_can_be_without_limit() -> None:
     assert flow.arrived(MAX, 5.0) == 0
 
 
-@pytest.mark.xfail(reason="the debt of an append that was dropped while held back is left to the next one")
 def test_an_append_that_was_dropped_while_held_back_leaves_no_debt() -> None:
     flow = begun(MAX)
     assert flow.arrived(10_000 * MAX, 0.0) > 9_000
@@ -293,7 +292,6 @@ def test_a_clock_that_goes_back_gives_no_more_than_one_that_stands_still(chunks:
         assert flow.patience_s(now_s) == still.patience_s(latest_s)
 
 
-@pytest.mark.xfail(reason="passed() takes over a time that lies back, and counts the time since once more")
 def test_a_clock_that_goes_back_while_a_chunk_is_held_back_costs_the_client_nothing() -> None:
     flow = begun(MAX, MIN, now_s=100.0)
     flow.arrived(2 * MAX, 100.0)

@@ -244,7 +244,7 @@ def test_a_store_that_nobody_asks_about_for_long_is_not_checked_any_more() -> No
             assert await it.healths.problem(URL) is None
             assert await it.healths.problem(OTHER) is None
             for _ in range(4):
-                await asyncio.sleep(SWEEP_S)
+                await asyncio.sleep(0.75 * SWEEP_S)
                 assert it.healths.is_healthy(OTHER)
             assert it.healths.watched(URL) is None
             checks = it.stores.stores[URL].checks

@@ -207,13 +207,13 @@ def test_a_failed_sync_ends_the_spool_for_good(tmp_path: Path, monkeypatch: pyte
         patched.setattr(os, "fdatasync", failing)
         with pytest.raises(SpoolEndedError, match="could not be synced"):
             append(writer, b"world")
-    writer.roll_back()
-    with pytest.raises(SpoolEndedError):
-        append(writer, b"again, and the disk would take it now")
-    assert writer.spool.fragment.end == 5
-    completed = writer.complete().completed
+    # What is committed is handed on as it is, and whatever comes next goes to another file.
+    completed = writer.roll_back().completed
     assert completed is not None
     assert completed.spool.fragment.end == 5
+    assert completed.file.has_ended
+    append(writer, b"again")
+    assert (writer.spool.fragment.begin, writer.spool.fragment.end) == (5, 10)
     directory.close()
 
 
