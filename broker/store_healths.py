@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -14,7 +15,8 @@ from fragment.stores.health import Health, StoreHealth
 
 SWEEP_S = 3600.0
 _WAKE_UPS_MAX = 7
-"""After so many checks in vain an append is told, and does not wait any longer."""
+WAIT_S = 15.0
+"""After so many checks in vain, or so long, an append is told, and does not wait any longer."""
 
 
 @dataclass(slots=True)
@@ -51,10 +53,12 @@ class StoreHealths:
         """Why a store cannot be used, after it was given some time to recover; None as soon as it can be."""
         health = self.of(url)
         current = await health.wait_first()
-        wake_ups = 1
-        while not current.is_healthy and not current.is_final and wake_ups < _WAKE_UPS_MAX:
-            current = await health.wait_next()
-            wake_ups += 1
+        with suppress(TimeoutError):
+            async with asyncio.timeout(WAIT_S):
+                for _ in range(_WAKE_UPS_MAX - 1):
+                    if current.is_healthy or current.is_final:
+                        break
+                    current = await health.wait_next()
         return None if current.is_healthy else f"fragment store {_shown(url)} unhealthy: {current.problem}"
 
     async def sweep_forever(self) -> None:

@@ -75,8 +75,12 @@ async def test_a_broker_that_drains_serves_what_it_has_until_another_takes_over(
     assert await draining.read("broker-0", "health/drained") == b"before, after"
     await draining.start("broker-1")
     assert await draining.brokers["broker-0"].wait_exit() == 0
-    await draining.append("broker-1", "health/drained")
-    assert await draining.read("broker-1", "health/drained") == b"before, after"
+    assert (await draining.append("broker-1", "health/drained")).commit.end == len(b"before, after")
+
+    async def is_read() -> bool:
+        return await draining.read("broker-1", "health/drained") == b"before, after"
+
+    await eventually(is_read, "what was uploaded last to be listed")
 
 
 async def test_a_service_that_a_broker_does_not_have_is_not_found(alone: BrokerCluster) -> None:
