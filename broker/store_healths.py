@@ -15,7 +15,7 @@ from fragment.stores.health import Health, StoreHealth
 
 SWEEP_S = 3600.0
 _WAKE_UPS_MAX = 7
-WAIT_S = 15.0
+WAIT_S = 30.0
 """After so many checks in vain, or so long, an append is told, and does not wait any longer."""
 
 
