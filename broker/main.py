@@ -242,6 +242,9 @@ class BrokerProcess:
                 log.warning("broker is serving", extra={"id": "/".join(settings.id), **serving})
                 await self._until_stopped(tasks)
                 log.warning("broker was told to stop", extra={"id": "/".join(settings.id)})
+                # It goes on serving those who are there, and others are not to come.
+                server.health.set_all(is_serving=False)
+                self.serving.clear()
                 await session.exit(replace(member, exiting=True).encoded(), settings.drain_s)
         finally:
             self.serving.clear()

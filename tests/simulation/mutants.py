@@ -231,26 +231,27 @@ def _show_what_one_has(patch: Patch) -> None:
 
 
 _DEATHS = (FaultKind.KILL, FaultKind.DROPS, FaultKind.KILL_IN_A_STEP)
-_SPLITS = (FaultKind.KILL, FaultKind.PARTITION, FaultKind.CLOG, FaultKind.MOVE)
+# A peer that cannot write has less than its primary, until they synchronise.
+_LAGS = (FaultKind.KILL, FaultKind.KILL_IN_A_STEP, FaultKind.DISK_FULL)
 
 MUTANTS = (
     Mutant("acknowledge before all peers have answered", _acknowledge_early, _DEATHS),
-    Mutant("never roll forward to what a peer has", _never_roll_forward, _DEATHS),
+    Mutant("never roll forward to what a peer has", _never_roll_forward, _LAGS),
     Mutant("commit at the end of a stream without intent", _commit_at_any_end),
     Mutant("forget to roll back", _forget_to_roll_back),
     Mutant("forget to rewind the sum", _forget_to_rewind),
-    Mutant("read past what is acknowledged", _read_past_acknowledged, _SPLITS),
-    Mutant("persist past what is acknowledged", _persist_past_acknowledged, (*_SPLITS, FaultKind.DISK_FULL)),
+    Mutant("read past what is acknowledged", _read_past_acknowledged, _LAGS),
+    Mutant("persist past what is acknowledged", _persist_past_acknowledged, (*_LAGS, FaultKind.MOVE)),
     Mutant("ignore the create revision", _ignore_create_revision, (FaultKind.RECREATE,)),
     Mutant("take the header for a watermark", _take_the_header_for_a_watermark, (FaultKind.WATCH_TROUBLE, *_DEATHS)),
     Mutant("keep the pipeline of another route", _keep_the_pipeline_of_another_route, (FaultKind.MOVE, FaultKind.KILL)),
     Mutant("pass the pipeline on before the proposal", _pass_on_before_the_proposal),
-    Mutant("take answers for those to later questions", _mistake_answers, _DEATHS),
+    Mutant("take answers for those to later questions", _mistake_answers, (*_LAGS, FaultKind.DISK_SLOW)),
     Mutant("acknowledge without a lease", _acknowledge_without_a_lease, (FaultKind.LONG_PAUSE, FaultKind.CLOG)),
     Mutant("count everyone as in step", _count_everyone_as_in_step, (FaultKind.MOVE, FaultKind.CHANGE_REPLICATION)),
     # These were found as they are here, and mended.
     Mutant("forget the spec of a deleted journal", _forget_the_spec_of_a_deleted_journal, (FaultKind.RECREATE,)),
     Mutant("go on with an ended spool", _go_on_with_an_ended_spool, (FaultKind.DISK_ERRORS,)),
-    Mutant("decide with too few members", _decide_with_too_few, (*_DEATHS, FaultKind.DISK_FULL)),
-    Mutant("show what one member has", _show_what_one_has, (*_DEATHS, FaultKind.DISK_FULL)),
+    Mutant("decide with too few members", _decide_with_too_few, _LAGS),
+    Mutant("show what one member has", _show_what_one_has, _LAGS),
 )

@@ -198,8 +198,8 @@ def test_all_machines_lose_power_though_commits_are_synced() -> None:
 
 @pytest.mark.xfail(
     strict=True,
-    reason="a broker that joined later begins its index at the lowest object in the store, and readers jump there, while "
-    "what lies below it waits for two minutes on those who had it from a primary that died before it could upload it",
+    reason="a broker that joined later begins its index at the lowest object in the store, and readers jump there; what "
+    "lies below waits for two minutes on those who had it from a primary that died before it could upload it",
 )
 def test_nobody_skips_what_a_primary_could_not_store_before_it_died() -> None:
     """Gazette's rule for offsets below the lowest fragment. It is not a matter of durable heads."""

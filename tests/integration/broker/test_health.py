@@ -60,7 +60,6 @@ async def test_a_broker_serves(alone: BrokerCluster) -> None:
             watch.cancel()
 
 
-@pytest.mark.xfail(reason="health says SERVING until the broker has nothing left to hand over")
 async def test_a_broker_that_drains_tells_others_not_to_come(draining: BrokerCluster) -> None:
     async with channel_to(draining.brokers["broker-0"]) as channel:
 

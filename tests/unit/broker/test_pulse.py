@@ -14,7 +14,8 @@ from typing import cast
 import grpc
 import pytest
 
-from allocator.transaction import Transaction
+from allocator.keys import assignment_key
+from allocator.transaction import Put, Transaction
 from broker.append_api import AppendRates
 from broker.append_event import Ready
 from broker.append_run import Withdraw
@@ -285,6 +286,15 @@ def test_a_change_that_comes_while_it_beats_is_followed_by_another_beat(clock: C
     pipeline = broker.replica.pipeline.peek()
     assert pipeline is not None
     assert pipeline.peers == [B]
+
+
+def test_a_route_that_is_no_longer_advertised_is_advertised_again(clock: Clock) -> None:
+    broker = settled(clock)
+    broker.etcd.keys.put(Put(assignment_key(ROOT, JOURNAL, *A, 0), b"", 70))
+    assert not broker.etcd.is_consistent()
+    broker.settle()
+    assert broker.etcd.is_consistent()
+    assert len(broker.opened) == 1, "the pipeline is as good as it was"
 
 
 def test_a_broken_pipeline_is_built_anew_at_the_next_beat(clock: Clock) -> None:
