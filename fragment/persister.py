@@ -76,6 +76,11 @@ class Item:
         return self.completed.spool.fragment
 
     @property
+    def place(self) -> tuple[tuple[str, int], int]:
+        """Which incarnation of which journal it is of, and where it begins there."""
+        return (self.fragment.journal, self.create_revision), self.fragment.begin
+
+    @property
     def mark(self) -> EpochMark:
         """The epoch whose acknowledgements and whose close decide this spool."""
         return self.completed.spool.epoch
@@ -135,7 +140,7 @@ class Persister:
         is_decided = spool.acked_through is None or spool.acked_through >= spool.fragment.end
         if not is_decided:
             self._undecided.setdefault(spool.fragment.journal, []).append(item)
-        self._queue.add(item, self._clock(), primary=primary, is_open=is_decided)
+        self._queue.add(item, self._clock(), primary=primary, is_open=is_decided, at=item.place)
         COMPLETED.inc()
         WAITING_BYTES.inc(spool.fragment.content_length)
         self._changed.set()
@@ -181,7 +186,7 @@ class Persister:
         for item in kept:
             if is_over(item):
                 item.is_closed = True
-                self._queue.add(item, self._clock(), primary=True, is_open=True)
+                self._queue.add(item, self._clock(), primary=True, is_open=True, at=item.place)
         if others := [item for item in kept if not item.is_closed]:
             self._kept[journal] = others
         self._changed.set()

@@ -17,6 +17,7 @@ from protocol.errors import (
     GazetteError,
     PermissionDeniedError,
     PreconditionError,
+    RefusedError,
     UnauthenticatedError,
     UnavailableError,
     ValidationError,
@@ -60,7 +61,8 @@ def failure_of(error: Exception, method: str) -> Failure:
     if isinstance(error, grpc.aio.AioRpcError):
         return _relayed(error, method)
     for kind, code in _CODES.items():
-        if isinstance(error, kind):
+        # A refusal is an answer: one that gets here was forgotten on its way.
+        if isinstance(error, kind) and not isinstance(error, RefusedError):
             return Failure(code, str(error)[:_DETAILS_MAX])
     return _ours(error, method)
 

@@ -19,6 +19,7 @@ from broker.pipeline import Ask, Pipeline
 from broker.proposal import Agreed, Head, Verdict
 from broker.replication_message import Answer
 from broker.resolver import Resolver
+from fragment.persist_queue import PersistQueue
 from fragment.persister import Item, Persister
 from fragment.spool import Spool, Visible
 from fragment.spool_writer import Performed, SpoolWriter
@@ -37,6 +38,8 @@ class Mutant:
     plant: Callable[[Patch], None]
     # Faults that bring it to light; none are needed for some.
     kinds: Sequence[FaultKind] = ()
+    # How many brokers and replicas there are; as drawn if None. Leases are short where it matters.
+    sizes: tuple[int, int] | None = None
     # A seed that is known to do so with just these faults, for the short run.
     caught_by: int | None = None
     # Within how many seeds from zero on the long run has to find it by itself.
@@ -230,28 +233,62 @@ def _show_what_one_has(patch: Patch) -> None:
     patch.setattr(Spool, "_hides", lambda _spool, _proposal: False)
 
 
+def _store_in_any_order(patch: Patch) -> None:
+    """A journal's first fragment may come into the store after others."""
+    patch.setattr(PersistQueue, "_is_behind", lambda _queue, _held: False)
+    patch.setattr(PersistQueue, "_hasten", lambda _queue, _journal, _due_s: None)
+
+
 _DEATHS = (FaultKind.KILL, FaultKind.DROPS, FaultKind.KILL_IN_A_STEP)
 # A peer that cannot write has less than its primary, until they synchronise.
 _LAGS = (FaultKind.KILL, FaultKind.KILL_IN_A_STEP, FaultKind.DISK_FULL)
 
 MUTANTS = (
-    Mutant("acknowledge before all peers have answered", _acknowledge_early, _DEATHS),
-    Mutant("never roll forward to what a peer has", _never_roll_forward, _LAGS),
-    Mutant("commit at the end of a stream without intent", _commit_at_any_end),
-    Mutant("forget to roll back", _forget_to_roll_back),
-    Mutant("forget to rewind the sum", _forget_to_rewind),
-    Mutant("read past what is acknowledged", _read_past_acknowledged, _LAGS),
-    Mutant("persist past what is acknowledged", _persist_past_acknowledged, (*_LAGS, FaultKind.MOVE)),
-    Mutant("ignore the create revision", _ignore_create_revision, (FaultKind.RECREATE,)),
-    Mutant("take the header for a watermark", _take_the_header_for_a_watermark, (FaultKind.WATCH_TROUBLE, *_DEATHS)),
-    Mutant("keep the pipeline of another route", _keep_the_pipeline_of_another_route, (FaultKind.MOVE, FaultKind.KILL)),
-    Mutant("pass the pipeline on before the proposal", _pass_on_before_the_proposal),
-    Mutant("take answers for those to later questions", _mistake_answers, (*_LAGS, FaultKind.DISK_SLOW)),
-    Mutant("acknowledge without a lease", _acknowledge_without_a_lease, (FaultKind.LONG_PAUSE, FaultKind.CLOG)),
-    Mutant("count everyone as in step", _count_everyone_as_in_step, (FaultKind.MOVE, FaultKind.CHANGE_REPLICATION)),
+    Mutant("acknowledge before all peers have answered", _acknowledge_early, _DEATHS, caught_by=2),
+    Mutant("never roll forward to what a peer has", _never_roll_forward, _LAGS, (4, 3), caught_by=2),
+    Mutant("commit at the end of a stream without intent", _commit_at_any_end, caught_by=1),
+    Mutant("forget to roll back", _forget_to_roll_back, caught_by=1),
+    Mutant("forget to rewind the sum", _forget_to_rewind, caught_by=3),
+    Mutant("read past what is acknowledged", _read_past_acknowledged, _LAGS, (4, 2), caught_by=181),
+    Mutant(
+        "persist past what is acknowledged", _persist_past_acknowledged, (FaultKind.PARTITION,), (4, 3), caught_by=31
+    ),
+    Mutant("ignore the create revision", _ignore_create_revision, (FaultKind.RECREATE,), caught_by=3),
+    Mutant(
+        "take the header for a watermark",
+        _take_the_header_for_a_watermark,
+        (FaultKind.WATCH_TROUBLE, *_DEATHS),
+        caught_by=12,
+    ),
+    Mutant(
+        "keep the pipeline of another route",
+        _keep_the_pipeline_of_another_route,
+        (FaultKind.MOVE, FaultKind.KILL),
+        caught_by=2,
+    ),
+    Mutant("pass the pipeline on before the proposal", _pass_on_before_the_proposal, caught_by=9),
+    Mutant("take answers for those to later questions", _mistake_answers, (*_LAGS, FaultKind.DISK_SLOW), caught_by=26),
+    Mutant(
+        "acknowledge without a lease",
+        _acknowledge_without_a_lease,
+        (FaultKind.LONG_PAUSE, FaultKind.CLOG),
+        caught_by=68,
+    ),
+    Mutant(
+        "count everyone as in step",
+        _count_everyone_as_in_step,
+        (FaultKind.MOVE, FaultKind.CHANGE_REPLICATION),
+        caught_by=5,
+    ),
     # These were found as they are here, and mended.
-    Mutant("forget the spec of a deleted journal", _forget_the_spec_of_a_deleted_journal, (FaultKind.RECREATE,)),
-    Mutant("go on with an ended spool", _go_on_with_an_ended_spool, (FaultKind.DISK_ERRORS,)),
-    Mutant("decide with too few members", _decide_with_too_few, _LAGS),
-    Mutant("show what one member has", _show_what_one_has, _LAGS),
+    Mutant(
+        "forget the spec of a deleted journal",
+        _forget_the_spec_of_a_deleted_journal,
+        (FaultKind.RECREATE,),
+        caught_by=13,
+    ),
+    Mutant("go on with an ended spool", _go_on_with_an_ended_spool, (FaultKind.DISK_ERRORS,), caught_by=29),
+    Mutant("decide with too few members", _decide_with_too_few, _LAGS, (2, 2), caught_by=294),
+    Mutant("show what one member has", _show_what_one_has, _LAGS, (4, 2), caught_by=76),
+    Mutant("store a journal in any order", _store_in_any_order, (FaultKind.STORE_ERRORS, FaultKind.KILL), (5, 2)),
 )

@@ -245,7 +245,7 @@ async def test_answers_from_the_past_are_asked_for_again(tmp_path: Path) -> None
     """An etcd before 3.5.28 may give some after it was paused. Nothing was wiped, so nothing ends."""
     with etcd_server(tmp_path) as server:
         server.put(f"{PREFIX}/a", "1")
-        timing = replace(TIMING, confirm_s=0.3)
+        timing = replace(TIMING, confirm_s=1.0)
         async with proxied(server) as (proxy, client), mirror_of(client, PREFIX, timing) as mirror:
             await catch_up(mirror, server, "begin")
             reloads = metric("gazette_keyspace_reloads_total")

@@ -197,9 +197,9 @@ async def test_peers_connect_with_a_renewed_certificate_and_let_running_calls_be
         call = channels.replicate(peer, "a/journal")
         await call.write(b"before")
         assert await call.read() == b"before"
-        channel = channels.channel(peer)
+        channel = channels.channel(peer, "replicate")
         authority.issue(tmp_path / "peer")
-        await wait_for(lambda: channels.channel(peer) is not channel)
+        await wait_for(lambda: channels.channel(peer, "replicate") is not channel)
         assert await channels.list_fragments(peer, "a/journal", b"x") == b"x"
         await call.write(b"after")
         assert await call.read() == b"after"
