@@ -282,7 +282,7 @@ class Cluster:
         """In the store alone it is not: without a copy that goes on, nobody knows that the store has it all."""
         stored = [Span(found.fragment.begin, found.fragment.end) for found in self._objects(incarnation)]
         missing = without(incarnation.promised, stored)
-        head = max(incarnation.shown.values(), default=0)
+        head = max((*incarnation.shown.values(), *(span.end for span in stored)), default=0)
         spec = self._spec(incarnation.journal)
         if not head or spec is None:
             return True

@@ -1270,3 +1270,11 @@ def test_an_event_that_is_not_waited_for_raises_and_changes_nothing(state: State
         assert {name: value for name, value in after.items() if name != "_now_ns"} == {
             name: value for name, value in before.items() if name != "_now_ns"
         }, type(event).__name__
+
+
+def test_what_too_few_members_hold_is_not_decided() -> None:
+    """They could all be lost, fewer of them than the journal is to survive, after somebody had read it."""
+    driven = synchronising(spec=replace(SPEC, replication=4))
+    effects = driven.answered()
+    assert not [effect for effect in effects if isinstance(effect, Acknowledge)]
+    assert refused(effects[-1]).status is Status.INSUFFICIENT_JOURNAL_BROKERS
