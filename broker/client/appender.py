@@ -35,6 +35,8 @@ async def append(
     What can be gone through but once is sent but once: then nothing is tried again after its first chunk was taken.
     """
     attempts = brokers.attempts(policy)
+    # The first attempt of which nobody knows what came of it. However later ones end, that stays so.
+    unknown: UnknownOutcomeError | None = None
     while True:
         attempt = _Attempt(brokers, request)
         try:
@@ -42,9 +44,18 @@ async def append(
                 await _test(brokers, request)
             return await attempt.run(content)
         except GazetteError as error:
-            if attempt.has_begun_content and not is_repeatable(content):
+            if isinstance(error, UnknownOutcomeError):
+                unknown = unknown or error
+            try:
+                if attempt.has_begun_content and not is_repeatable(content):
+                    raise
+                await brokers.pause(attempts, error)
+            except UnknownOutcomeError:
                 raise
-            await brokers.pause(attempts, error)
+            except GazetteError as last:
+                if unknown is None:
+                    raise
+                raise UnknownOutcomeError(f"{unknown}; and when it was tried again: {last}") from last
 
 
 async def _test(brokers: Brokers, request: AppendRequest) -> None:

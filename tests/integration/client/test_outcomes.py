@@ -112,6 +112,21 @@ async def test_at_least_once_repeats_what_may_have_been_done() -> None:
     assert [contents(call) for call in broker.received] == [b"hello", b"", b"hello", b"", b"hello"]
 
 
+@pytest.mark.parametrize(
+    "later",
+    [
+        pytest.param([Turn(code=grpc.StatusCode.UNAVAILABLE)] * 100, id="nothing gets through any more"),
+        pytest.param([Turn([appended(5, 5)]), Turn([refused(pb.WRONG_APPEND_OFFSET)])], id="the first one was done"),
+    ],
+)
+async def test_what_was_unknown_once_is_not_said_to_be_undone_by_what_comes_later(later: list[Turn]) -> None:
+    gone = Turn(code=grpc.StatusCode.UNAVAILABLE)
+    async with scripted_broker(gone, *later) as broker, client_of(broker) as client:
+        with pytest.raises(UnknownOutcomeError, match="tried again"):
+            await client.append(JOURNAL, b"hello", offset=5, retry=AtLeastOnce(within_s=1.0))
+    assert contents(broker.received[0]) == b"hello"
+
+
 def contents(call: Received) -> bytes:
     return b"".join(pb.AppendRequest.FromString(message).content for message in call.messages)
 
