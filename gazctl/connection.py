@@ -201,7 +201,11 @@ _ADVICE = {
 
 
 def told(error: GazetteError) -> str:
-    """An error, and what to do next."""
+    """An error, what else is known of it, and what to do next."""
+    return " ".join([_told(error), *getattr(error, "__notes__", ())])
+
+
+def _told(error: GazetteError) -> str:
     text = str(error)
     match error:
         case RefusedError():
