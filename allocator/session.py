@@ -11,14 +11,13 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Generic, NoReturn, cast
 
 from allocator.allocate import Allocator, is_drained
 from allocator.converge import Consistent
 from allocator.etcd_client import EtcdClient
 from allocator.key_value import KeyValue
-from allocator.keys import Assignment, Entity, assignments_prefix, item_key, members_prefix
+from allocator.keys import Assignment, Entity, Item, Member, assignments_prefix, item_key, members_prefix
 from allocator.keyspace_view import KeySpaceView
 from allocator.keyspace_watch import KeySpaceWatch
 from allocator.membership import Membership
@@ -92,27 +91,36 @@ class Session(Generic[ItemT, MemberT, AssignmentT]):
             raise ValueError("a member that is exiting must not take that back")
         return await self.membership.update(value)
 
-    async def exit(self, exiting_value: bytes, timeout_s: float | None) -> int:
-        """Hand over all items, then leave; or leave after `timeout_s` all the same. How many items were left then.
+    async def drain(self, exiting_value: bytes, timeout_s: float | None) -> int:
+        """Hand over all items, for `timeout_s` at most. How many are left: those that nobody took, or can take.
 
         `exiting_value` says that the member is exiting, and has the limit that it had: the leader takes its items away
-        as fast as others can take them. The last member, or one of as few as there are replicas, waits in vain.
+        as fast as others can take them. If as many members stay as an item has replicas somebody can take it, and else
+        it is not waited for. The end of ``joined`` is when the member leaves.
         """
         self._is_exiting = True
         reporting = self._tasks.create_task(self._report())
         try:
-            drained = partial(is_drained, self.watch.prefix, self._member)
-            is_empty = await self.membership.drain(exiting_value, self.watch, drained, timeout_s)
+            await self.membership.drain(exiting_value, self.watch, self._is_done, timeout_s)
         finally:
             reporting.cancel()
-        left = 0 if is_empty else len(self._held())
+        left = len(self._held())
         if left:
             log.warning(
-                "leaving with items still assigned (nobody took them in time)",
+                "leaving with items still assigned (nobody took them, or could)",
                 extra={"member": self._member, "items": left},
             )
-        await self.membership.leave()
         return left
+
+    def _is_done(self, view: KeySpaceView[Entity[ItemT, MemberT, AssignmentT]]) -> bool:
+        """Whether nothing is left to be handed over to anybody."""
+        root = self.watch.prefix
+        if is_drained(root, self._member, view):
+            return True
+        members = cast(Sequence[KeyValue[Member[MemberT]]], view.prefixed(members_prefix(root)))
+        staying = sum(not kv.value.value.exiting for kv in members)
+        items = (cast(KeyValue[Item[ItemT]], view.get(item_key(root, item))) for item in self._held())
+        return all(kv.value.value.desired_replication > staying for kv in items)
 
     async def _report(self) -> NoReturn:
         while True:

@@ -11,7 +11,7 @@ import grpc
 
 from allocator.transaction import Transaction
 from broker.answer_header import forwarded_header
-from broker.append_event import AppendOpening, AppendOutcome, Chunk, End, Failed, Intent, Ready
+from broker.append_event import AppendOpening, AppendOutcome, Chunk, End, Failed, HeadRead, Intent, Ready
 from broker.append_run import AppendRun, Withdraw
 from broker.append_wire import decode_chunk, decode_opening, opening_of, response_of
 from broker.flow_control import effective_max_rate
@@ -57,7 +57,11 @@ class AppendBroker(Protocol):
 
     def transact(self, transaction: Transaction, done: Callable[[int | GazetteError | None], None]) -> None: ...
 
-    def await_ready(self, replica: LocalReplica, done: Callable[[Ready | GazetteError], None]) -> Withdraw: ...
+    def read_head(self, journal: str, done: Callable[[HeadRead | GazetteError], None]) -> None: ...
+
+    def await_ready(
+        self, replica: LocalReplica, is_fresh: bool, done: Callable[[Ready | GazetteError], None]
+    ) -> Withdraw: ...
 
     def open_streams(self, replica: LocalReplica, pipeline: Pipeline) -> Mapping[ProcessId, PeerStream]: ...
 
@@ -111,13 +115,19 @@ class _Append:
     def transact(self, transaction: Transaction, done: Callable[[int | GazetteError | None], None]) -> None:
         self._broker.transact(transaction, done)
 
-    def await_ready(self, replica: Replica[object], done: Callable[[Ready | GazetteError], None]) -> Withdraw:
+    def read_head(self, journal: str, done: Callable[[HeadRead | GazetteError], None]) -> None:
+        self._broker.read_head(journal, done)
+
+    def await_ready(
+        self, replica: Replica[object], is_fresh: bool, done: Callable[[Ready | GazetteError], None]
+    ) -> Withdraw:
         assert isinstance(replica, LocalReplica)
         self.replica = replica
-        return self._broker.await_ready(replica, done)
+        return self._broker.await_ready(replica, is_fresh, done)
 
     def open_streams(self, replica: Replica[object], pipeline: Pipeline) -> Mapping[ProcessId, PeerStream]:
         assert isinstance(replica, LocalReplica)
+        self.replica = replica
         return self._broker.open_streams(replica, pipeline)
 
     def next_chunk(self) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from broker.append_event import AppendOutcome
+from broker.durable_head import DurableHead, EpochTerms, Fate
 from broker.pipeline import HeldSpool, Pipeline
 from broker.resolution import Resolution
+from fragment.spool import EpochMark
 from protocol.errors import GazetteError
 from protocol.fragment import Fragment
 from protocol.journal import SuspendLevel
@@ -38,11 +40,32 @@ class TakeSpool:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadHead:
+    """Then ``HeadRead``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Get the spool ready for a synchronisation: as it is, or retired to its fate. Then ``Prepared``."""
+
+    held: HeldSpool
+    fate: Fate | None
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Give the spool back, for which there is no pipeline."""
+
+    held: HeldSpool
+
+
+@dataclass(frozen=True, slots=True)
 class Open:
     """Build a pipeline. Then ``Opened``."""
 
     held: HeldSpool
     resolution: Resolution
+    terms: EpochTerms | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +86,28 @@ class ShutDown:
 
 
 @dataclass(frozen=True, slots=True)
+class HeadChange:
+    """What is to be on record of the journal's head, if that is still as of `mod_revision`."""
+
+    head: DurableHead
+    mod_revision: int
+
+
+@dataclass(frozen=True, slots=True)
 class Advertise:
-    """Write the Route to all assignments. Then ``Transacted``."""
+    """Write the Route to all assignments, and the head with it. Then ``Transacted``."""
 
     resolution: Resolution
+    change: HeadChange | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EpochOpened:
+    """The pipeline has an epoch of its own. What is left of the one before was closed where it begins."""
+
+    pipeline: Pipeline
+    terms: EpochTerms
+    closed: EpochMark | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +117,15 @@ class SetSuspend:
     resolution: Resolution
     level: SuspendLevel
     offset: int
+    change: HeadChange | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitReady:
     """Then ``Ready``, or ``Invalidated``."""
+
+    # Whether the stores are to be listed anew, and who is a member is to be told.
+    is_fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +208,14 @@ Effect = (
     | TakePipeline
     | GiveBack
     | TakeSpool
+    | ReadHead
+    | Prepare
+    | Release
     | Open
     | Synchronise
     | ShutDown
     | Advertise
+    | EpochOpened
     | SetSuspend
     | AwaitReady
     | Begin

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from broker.durable_head import DurableHead
 from broker.pipeline import Ask, HeldSpool, Pipeline, Sealed
 from broker.resolution import Resolution
 from fragment.index import Summary
@@ -62,6 +63,22 @@ class SpoolTaken:
 
 
 @dataclass(frozen=True, slots=True)
+class HeadRead:
+    """What is on record of the journal's head."""
+
+    head: DurableHead | None
+    # Of that record; zero where there is none.
+    mod_revision: int
+    # Up to where the store has everything from where the oldest epoch on record begins.
+    stored_through: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The spool is ready for a synchronisation."""
+
+
+@dataclass(frozen=True, slots=True)
 class Opened:
     pipeline: Pipeline
 
@@ -91,6 +108,8 @@ class Ready:
     summary: Summary
     # Why the first store cannot be used, if it cannot.
     unhealthy: str | None = None
+    # The spool directories of all members, where it was asked for.
+    spool_ids: frozenset[bytes] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +156,8 @@ Event = (
     Resolved
     | PipelineTaken
     | SpoolTaken
+    | HeadRead
+    | Prepared
     | Opened
     | Invalidated
     | Answered

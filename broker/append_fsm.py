@@ -4,8 +4,9 @@ Each step takes what happened and returns what is to be done about it, in order.
 then waits for, and whatever comes of it is the next step. Nothing is waited for in here, and nothing is sent.
 
 ``Resolve`` who is primary; take the journal's pipeline, in turn; if the Route is another than the pipeline's, take the
-spool and synchronise a new one; see to it that all assignments advertise the Route; check what the request and the
-journal demand; stream the content; propose the commit, pass the pipeline on, and read the answers.
+spool, read what is on record of the journal's head, and synchronise a new pipeline; have an epoch opened for it, and all
+assignments advertise the Route; check what the request and the journal demand; stream the content; propose the commit,
+pass the pipeline on, and read the answers.
 """
 
 from __future__ import annotations
@@ -21,12 +22,17 @@ from broker.append_effect import (
     Begin,
     Commit,
     Effects,
+    EpochOpened,
     Fail,
     Finish,
     GiveBack,
+    HeadChange,
     NextChunk,
     Open,
+    Prepare,
     Proxy,
+    ReadHead,
+    Release,
     Resolve,
     Seal,
     Send,
@@ -47,20 +53,40 @@ from broker.append_event import (
     End,
     Event,
     Failed,
+    HeadRead,
     Intent,
     Invalidated,
     Opened,
     PipelineTaken,
+    Prepared,
     Ready,
     Resolved,
     Shown,
     SpoolTaken,
     Transacted,
 )
-from broker.pipeline import Ask, Pipeline, Sealed
-from broker.proposal import Agreed, Diverged, Overtaken, RollTo, extent, judged, rolled
+from broker.durable_head import (
+    CutAt,
+    DurableHead,
+    EpochTerms,
+    Fate,
+    Outdated,
+    Start,
+    Unproven,
+    closed,
+    fate,
+    opened,
+    reset_start,
+    start_of,
+    takes_part,
+    terms,
+    voided,
+)
+from broker.pipeline import Ask, HeldSpool, Pipeline, Sealed
+from broker.proposal import Agreed, Diverged, Overtaken, RollTo, Verdict, extent, judged, judged_by, refusal, rolled
 from broker.resolution import Resolution
 from fragment.index import Summary
+from fragment.spool import CopyEnd, EpochMark
 from protocol import registers
 from protocol.errors import GazetteError, Status, UnavailableError, ValidationError
 from protocol.fragment import Fragment
@@ -69,6 +95,9 @@ from protocol.label import LabelSet
 
 SYNC_ROUNDS_MAX = 8
 """Two are usual, and each further one needs a peer that is further still. Peers of which no two agree end here."""
+
+RECORD_TRIES_MAX = 8
+"""Each that fails tells of somebody else who changed the head, or of changes that etcd has yet to tell."""
 
 _EMPTY_SUM = hashlib.sha1().digest()
 
@@ -90,8 +119,12 @@ class State(Enum):
     RESOLVE = auto()
     ACQUIRE_PIPELINE = auto()
     START_PIPELINE = auto()
+    READ_HEAD = auto()
+    PREPARE_SPOOL = auto()
     OPEN_PIPELINE = auto()
     SYNCHRONISE = auto()
+    CONFIRM_RESET = auto()
+    AWAIT_LISTING = auto()
     UPDATE_ASSIGNMENTS = auto()
     UPDATE_SUSPEND = auto()
     VALIDATE_PRECONDITIONS = auto()
@@ -104,10 +137,15 @@ class State(Enum):
     FINISHED = auto()
 
 
-_WAITS_WHILE_VALID = frozenset((State.ACQUIRE_PIPELINE, State.START_PIPELINE, State.VALIDATE_PRECONDITIONS))
+_WAITS_WHILE_VALID = frozenset(
+    (State.ACQUIRE_PIPELINE, State.START_PIPELINE, State.AWAIT_LISTING, State.VALIDATE_PRECONDITIONS)
+)
 _MAY_FAIL = frozenset(
     (
         State.RESOLVE,
+        State.READ_HEAD,
+        State.PREPARE_SPOOL,
+        State.AWAIT_LISTING,
         State.UPDATE_ASSIGNMENTS,
         State.UPDATE_SUSPEND,
         State.VALIDATE_PRECONDITIONS,
@@ -133,11 +171,22 @@ class AppendFSM:
         self._read_through = opening.min_revision
         self._is_first_sync = False
         self._sync_rounds = 0
-        self._roll_to: int | None = None
+        # The spool, while there is no pipeline that has it.
+        self._taken: HeldSpool | None = None
+        # What is on record, as of when, and up to where the store has it.
+        self._read = HeadRead(None, 0)
+        # Where all are to go on, once that is known; and the change of the record that is under way.
+        self._start: Start | None = None
+        self._change: HeadChange | None = None
+        self._record_tries = 0
+        # The record as it was when it could not be changed.
+        self._failed_at: int | None = None
         # Of this append's content: where it begins, how much of it was sent, and whether the client wants it committed.
         self._begin = 0
         self._sent = 0
         self._has_intent = False
+        # Whether the client's word that there is no content came before it was asked for any.
+        self._is_confirmed = False
         self._content_sum = _EMPTY_SUM
         self._registers = LabelSet()
         # How an append ends whose content is being rolled back.
@@ -156,10 +205,11 @@ class AppendFSM:
             case Invalidated():
                 assert self.state in _WAITS_WHILE_VALID
                 return self._resolve(self._read_through)
+            case Chunk() | Intent() | End() | Failed() if self.state is State.CONFIRM_RESET:
+                return self._on_confirming(event)
             case Failed(error) if self.state is not State.STREAM_CONTENT:
                 assert self.state in _MAY_FAIL, self.state
-                # Content that is not in our own spool is nowhere that counts: the pipeline is of no use any more.
-                return self._fail(error) if self.state is State.SEAL_CONTENT else self._finish(Fail(error))
+                return self._on_failed(error)
             case Chunk() | Intent() | End() | Failed():
                 assert self.state is State.STREAM_CONTENT
                 return self._on_client(event)
@@ -176,14 +226,18 @@ class AppendFSM:
             case State.ACQUIRE_PIPELINE, PipelineTaken(pipeline):
                 return self._on_pipeline(pipeline)
             case State.START_PIPELINE, SpoolTaken(held):
-                self.state = State.OPEN_PIPELINE
-                return (Open(held, self._resolution),)
+                self._taken, self.state = held, State.READ_HEAD
+                return (ReadHead(),)
+            case State.READ_HEAD, HeadRead():
+                return self._on_head(event)
+            case State.PREPARE_SPOOL, Prepared():
+                return self._open(self._terms)
             case State.OPEN_PIPELINE, Opened(pipeline):
                 return self._on_opened(pipeline)
+            case State.AWAIT_LISTING, Ready(summary, _, spool_ids):
+                return self._on_listed(summary, spool_ids)
             case ((State.UPDATE_ASSIGNMENTS | State.UPDATE_SUSPEND), Transacted(revision)):
-                # An answer of etcd to a transaction that did not hold names a revision that may not be one of the key
-                # space: to wait for the next one there is to be is certain to end.
-                return self._resolve(self._resolution.revision + 1 if revision is None else revision)
+                return self._on_transacted(revision)
             case State.VALIDATE_PRECONDITIONS, Ready(summary, unhealthy):
                 return self._validate(summary, unhealthy)
             case State.SEAL_CONTENT, ContentSealed(sealed):
@@ -200,6 +254,15 @@ class AppendFSM:
             return self._on_acks(ask, is_certain)
         assert self.state is State.READ_ROLLBACK_ACKS
         return self._on_rollback_acks(ask)
+
+    def _on_failed(self, error: GazetteError) -> Effects:
+        pipeline = self.pipeline
+        if self._taken is not None:
+            return (*self._released(), *self._finish(Fail(error)))
+        # Content that is not in our own spool is nowhere that counts; and whether an epoch was opened whose answer did
+        # not come, only the record can tell. Such a pipeline is of no use any more.
+        is_lost = self.state is State.SEAL_CONTENT or (pipeline is not None and not pipeline.is_open)
+        return self._fail(error) if is_lost or self._change is not None else self._finish(Fail(error))
 
     def break_off(self) -> None:
         """Nothing more comes of it, whatever it was doing."""
@@ -261,7 +324,7 @@ class AppendFSM:
         if self._is_cancelled:
             return self._finish(Abandon())
         pipeline = self.pipeline
-        if pipeline is not None and not pipeline.is_broken and self._is_routed(pipeline):
+        if pipeline is not None and pipeline.is_open and not pipeline.is_broken and self._is_routed(pipeline):
             return self._update_assignments()
         self.state = State.START_PIPELINE
         return (*self._shut_down(), TakeSpool())
@@ -276,8 +339,57 @@ class AppendFSM:
         is_anew = any(kv.create_revision > built.etcd.revision for kv in resolution.assignments)
         return built.route.equivalent(resolution.header.route) and not is_anew
 
+    # What is on record of the journal's head.
+
+    @property
+    def _head(self) -> DurableHead | None:
+        """Of this incarnation."""
+        head = self._read.head
+        return None if head is None else head.of(self._resolution.create_revision)
+
+    @property
+    def _terms(self) -> EpochTerms | None:
+        resolution = self._resolution
+        return terms(self._head, resolution.create_revision) if resolution.keeps_epochs else None
+
+    def _on_head(self, read: HeadRead) -> Effects:
+        self._read = read
+        held, told = self._taken, self._terms
+        assert held is not None
+        failed_at, self._failed_at = self._failed_at, None
+        if failed_at == read.mod_revision:
+            # It was not the record that had changed, so it is something that etcd has yet to tell.
+            return (*self._released(), *self._resolve(self._resolution.revision + 1))
+        copy = held.spool.copy
+        retired = self._fate_of(told, copy) if copy is not None else None
+        is_placed = told is None or told.is_void
+        if is_placed and retired is None:
+            return self._open(told)
+        self.state = State.PREPARE_SPOOL
+        return (Prepare(held, retired),)
+
+    def _fate_of(self, told: EpochTerms | None, copy: CopyEnd) -> Fate | None:
+        """Of our own copy, if it does not take part."""
+        if told is not None and takes_part(told, copy):
+            return None
+        known = fate(self._head, copy.epoch)
+        # By Gazette's rules every live spool takes part, unless it is known to have been overtaken.
+        is_overtaken = isinstance(known, CutAt) and known.end < copy.end
+        return known if told is not None or is_overtaken else None
+
+    def _released(self) -> Effects:
+        held, self._taken = self._taken, None
+        return () if held is None else (Release(held),)
+
+    def _open(self, told: EpochTerms | None) -> Effects:
+        assert self._taken is not None
+        self.state = State.OPEN_PIPELINE
+        return (Open(self._taken, self._resolution, told),)
+
     def _on_opened(self, pipeline: Pipeline) -> Effects:
         self.pipeline, self._is_first_sync, self._sync_rounds = pipeline, True, 0
+        self._taken, self._start = None, None
+        pipeline.record, pipeline.record_revision = self._head, self._read.mod_revision
         pipeline.is_owned = True
         return self._synchronise(None, pipeline.head.registers)
 
@@ -296,10 +408,14 @@ class AppendFSM:
         failure = ask.failure or (None if is_certain else UnavailableError(_UNCERTAIN))
         if failure is not None:
             return self._fail(failure)
-        verdict = judged(pipeline.head, pipeline.header.route, pipeline.header.etcd.revision, ask.answers)
+        verdict = self._judged(pipeline, ask)
         match verdict:
             case Agreed():
-                return (*self._acknowledged(pipeline), *self._update_assignments())
+                return self._on_agreed(pipeline)
+            case Unproven():
+                return self._on_unproven()
+            case Outdated():
+                return self._read_again()
             case RollTo(offset, labels):
                 self._sync_rounds += 1
                 if self._sync_rounds < SYNC_ROUNDS_MAX:
@@ -310,18 +426,138 @@ class AppendFSM:
             case Diverged(peer, reason):
                 return self._fail(UnavailableError(f"{peer.zone}/{peer.suffix} cannot be synchronised with: {reason}"))
 
-    def _acknowledged(self, pipeline: Pipeline) -> Effects:
-        """What all hold is decided, if there are as many of them as there should be: to readers it must not be shown
-        before, since it could be lost with fewer brokers than the journal is to survive."""
+    def _judged(self, pipeline: Pipeline, ask: Ask) -> Verdict | Unproven | Outdated:
+        head, route, revision = pipeline.head, pipeline.header.route, pipeline.header.etcd.revision
+        told = pipeline.terms
+        if self._start is None and (told is None or told.is_void or pipeline.is_open):
+            return judged(head, route, revision, ask.answers)
+        if (refused := refusal(head, route, revision, ask.answers)) is not None:
+            return refused
+        if self._start is None:
+            claims = [answer.claim for answer in ask.answers.values() if answer.claim is not None]
+            start = start_of(self._head, self._resolution.create_revision, [pipeline.claim, *claims])
+            if not isinstance(start, Start):
+                return start
+            self._start = start
+        return judged_by(head, self._start, route, revision, ask.answers)
+
+    def _on_agreed(self, pipeline: Pipeline) -> Effects:
+        """All hold the same. Before anything is acknowledged, that has to be on record (DH-1)."""
+        resolution, start = self._resolution, self._start
+        self._start = None
+        if resolution.keeps_epochs and (start is not None or not pipeline.is_open):
+            begun = start or Start(pipeline.head.end, pipeline.head.registers)
+            holders = list(resolution.spool_ids.values())
+            head = opened(pipeline.record, resolution.create_revision, begun, holders, self._read.stored_through)
+            return self._record(HeadChange(head, pipeline.record_revision))
+        if pipeline.is_open:
+            return self._update_assignments()
+        head_without = voided(pipeline.record, resolution.create_revision)
+        if head_without is not None:
+            return self._record(HeadChange(head_without, pipeline.record_revision))
+        pipeline.opened(None)
+        return (*self._decided(pipeline), *self._update_assignments())
+
+    def _decided(self, pipeline: Pipeline) -> Effects:
+        """Without epochs, what all hold is decided if there are as many of them as there should be: before, it could be
+        lost with fewer brokers than the journal is to survive."""
         if len(self._resolution.header.route.members) < self._resolution.desired_replication:
             return ()
         return (Acknowledge(pipeline, pipeline.head.end),)
+
+    def _record(self, change: HeadChange) -> Effects:
+        self._change, self.state = change, State.UPDATE_ASSIGNMENTS
+        return (Advertise(self._resolution, change),)
 
     def _update_assignments(self) -> Effects:
         if self._resolution.is_consistent:
             return self._await_desired_replicas()
         self.state = State.UPDATE_ASSIGNMENTS
         return (Advertise(self._resolution),)
+
+    def _on_transacted(self, revision: int | None) -> Effects:
+        change, self._change = self._change, None
+        resolution, pipeline = self._resolution, self.pipeline
+        if revision is None and change is not None:
+            self._failed_at = change.mod_revision
+            return self._read_again()
+        if change is not None and self.state is State.UPDATE_SUSPEND:
+            # Its epoch is closed, so that nothing may be acknowledged by it any more.
+            assert revision is not None
+            return (*self._shut_down(), *self._resolve(revision))
+        if revision is None or change is None or pipeline is None:
+            # An answer of etcd to a transaction that did not hold names a revision that may not be one of the key
+            # space: to wait for the next one there is to be is certain to end.
+            return self._resolve(resolution.revision + 1 if revision is None else revision)
+        effects = self._recorded(pipeline, change.head, revision)
+        # A change of the head alone is not seen in the key space: its revision would be waited for in vain.
+        if resolution.is_consistent:
+            return (*effects, *self._await_desired_replicas())
+        return (*effects, *self._resolve(revision))
+
+    def _recorded(self, pipeline: Pipeline, head: DurableHead, revision: int) -> Effects:
+        before = pipeline.record.open_epoch if pipeline.record is not None else None
+        is_void = pipeline.record is not None and pipeline.record.is_void
+        pipeline.record, pipeline.record_revision = head, revision
+        last = head.open_epoch
+        if not self._resolution.keeps_epochs or last is None:
+            pipeline.opened(None)
+            return self._decided(pipeline)
+        mark = EpochMark(head.create_revision, before.number) if before is not None and not is_void else None
+        told = EpochTerms(head.mark(last), last.begin, oldest_begin=head.epochs[0].begin)
+        # What lies below was decided with it, and may be read.
+        return (EpochOpened(pipeline, told, mark), Acknowledge(pipeline, last.begin))
+
+    def _read_again(self) -> Effects:
+        """Somebody else has changed the record, or something of the journal: nothing of what was agreed on counts."""
+        self._record_tries += 1
+        if self._record_tries >= RECORD_TRIES_MAX:
+            return self._fail(UnavailableError("the head of the journal is being changed by others: try again"))
+        return (*self._shut_down(), *self._start_pipeline())
+
+    def _on_unproven(self) -> Effects:
+        """Nobody who is there knows where the journal ends: only a holder can tell, or an operator (DH-6, DH-11)."""
+        resolution = self._resolution
+        if self.opening.offset is not None:
+            self.state = State.CONFIRM_RESET
+            return (NextChunk(),)
+        shut_down = self._shut_down()
+        if resolution.is_consistent:
+            return (*shut_down, *self._refuse(Status.INDEX_HAS_GREATER_OFFSET))
+        # The members have nothing that anybody would have to wait for, so let the allocator go on.
+        self.state = State.UPDATE_ASSIGNMENTS
+        return (*shut_down, Advertise(resolution))
+
+    def _on_confirming(self, event: Chunk | Intent | End | Failed) -> Effects:
+        """Only an append without content is an operator's word. Others may name an offset because they know one."""
+        match event:
+            case Intent() if not self._has_intent:
+                self._has_intent = True
+                return (NextChunk(),)
+            case End() if self._has_intent:
+                self._is_confirmed = True
+                self.state = State.AWAIT_LISTING
+                return (AwaitReady(is_fresh=True),)
+            case Failed(error):
+                return self._finish(Fail(error))
+            case _:
+                return self._refuse(Status.INDEX_HAS_GREATER_OFFSET)
+
+    def _on_listed(self, summary: Summary, spool_ids: frozenset[bytes]) -> Effects:
+        pipeline, offset = self._held, self.opening.offset
+        head = pipeline.record
+        assert offset is not None
+        assert head is not None
+        if pipeline.is_broken:
+            return self._start_pipeline()
+        last = head.open_epoch
+        assert last is not None
+        if spool_ids.intersection(last.holders):
+            return (*self._shut_down(), *self._refuse(Status.INDEX_HAS_GREATER_OFFSET))
+        start = reset_start(head, offset, summary.end)
+        if start is None:
+            return (*self._shut_down(), *self._refuse(Status.WRONG_APPEND_OFFSET))
+        return self._resynchronise(start)
 
     def _await_desired_replicas(self) -> Effects:
         """Nothing is written while there are more members than wanted: the pipeline is held, so that others queue."""
@@ -358,7 +594,7 @@ class AppendFSM:
             rule = f"the registers of a journal may have {_REGISTERS_MAX} bytes in all"
             return self._finish(Fail(ValidationError(rule, "UnionRegisters")))
         if head.end < resolution.suspend.offset:
-            return self._resynchronise(resolution.suspend.offset)
+            return self._resynchronise(Start(resolution.suspend.offset, head.registers, is_forced=True))
         known = extent(summary, head.fragment)
         if opening.offset is None:
             # A journal that is only read has barriers alone, which need no place to go.
@@ -368,12 +604,15 @@ class AppendFSM:
             return self._refuse(Status.WRONG_APPEND_OFFSET)
         elif opening.offset != head.end:
             # An operator's word that the bytes in between are in the store, or lost.
-            return self._resynchronise(opening.offset)
+            return self._resynchronise(Start(opening.offset, head.registers, is_forced=True))
         return self._suspend(known) or self._stream(known)
 
-    def _resynchronise(self, offset: int) -> Effects:
+    def _resynchronise(self, start: Start) -> Effects:
+        """Go on somewhere else. That ends the epoch, unless it is where all are anyhow."""
         self._sync_rounds = 0
-        return self._synchronise(offset, self._held.head.registers)
+        is_elsewhere = start.offset != self._held.head.end or not self._held.is_open
+        self._start = start if is_elsewhere and self._resolution.keeps_epochs else None
+        return self._synchronise(start.offset, start.registers)
 
     def _suspend(self, known: Summary) -> Effects:
         """What is to be done about suspension first; nothing if the append may go on."""
@@ -393,12 +632,18 @@ class AppendFSM:
             return ()
         if head.fragment.content_length:
             # What the spool holds goes to the store now: nobody will append, and so close the fragment, for long.
-            return self._resynchronise(head.end)
+            return self._resynchronise(Start(head.end, head.registers))
         return self._set_suspend(SuspendLevel.PARTIAL)
 
     def _set_suspend(self, level: SuspendLevel) -> Effects:
+        pipeline = self._held
+        if level == SuspendLevel.FULL and pipeline.record is not None:
+            # Nobody will have the journal: where it ends has to be on record.
+            last, claim = pipeline.record.open_epoch, pipeline.claim
+            if last is not None and (head := closed(pipeline.record, claim.spool_id, _end_of(pipeline))) is not None:
+                self._change = HeadChange(head, pipeline.record_revision)
         self.state = State.UPDATE_SUSPEND
-        return (SetSuspend(self._resolution, level, self._held.head.end),)
+        return (SetSuspend(self._resolution, level, pipeline.head.end, self._change),)
 
     def _is_flushed(self, known: Summary) -> bool:
         interval_s = self._resolution.spec.fragment.flush_interval_ns // 1_000_000_000 or UNFLUSHED_AGE_S
@@ -415,9 +660,10 @@ class AppendFSM:
         fragment = rolled(head, roll_to, spec.fragment, self._now_ns)
         self._begin, self._registers = head.end, head.registers
         self.state = State.STREAM_CONTENT
+        first = self._on_end() if self._is_confirmed else (NextChunk(),)
         if fragment == head.fragment:
-            return (NextChunk(),)
-        return (Begin(pipeline, fragment, head.registers), NextChunk())
+            return first
+        return (Begin(pipeline, fragment, head.registers), *first)
 
     def _on_client(self, event: Chunk | Intent | End | Failed) -> Effects:
         match event:
@@ -519,6 +765,8 @@ class AppendFSM:
             return self._finish(Abandon())
         if self.state is State.STREAM_CONTENT:
             return self._roll_back(Abandon())
+        if self.state is State.CONFIRM_RESET:
+            return self._finish(Abandon())
         # What is under way is seen through: others wait for it too.
         return ()
 
@@ -548,7 +796,9 @@ class AppendFSM:
 
     def _finish(self, verdict: Finish | Fail | Abandon) -> Effects:
         self.state = State.FINISHED
-        return (*self._given_back(self.pipeline), verdict)
+        # Without an epoch it is of no use to anybody.
+        kept = self.pipeline if self.pipeline is not None and self.pipeline.is_open else None
+        return (*self._given_back(kept), verdict)
 
     def _shut_down(self) -> Effects:
         pipeline, self.pipeline = self.pipeline, None
@@ -566,3 +816,10 @@ class AppendFSM:
 
 def _size(labels: LabelSet) -> int:
     return sum(len(label.name) + len(label.value) for label in labels)
+
+
+def _end_of(pipeline: Pipeline) -> CopyEnd | None:
+    """As a copy that is closed where the pipeline is."""
+    record, head = pipeline.record, pipeline.head
+    last = record.open_epoch if record is not None else None
+    return None if record is None or last is None else CopyEnd(record.mark(last), head.end, head.registers)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Protocol, assert_never
 
@@ -20,12 +21,16 @@ from broker.append_effect import (
     Begin,
     Commit,
     Effect,
+    EpochOpened,
     Fail,
     Finish,
     GiveBack,
     NextChunk,
     Open,
+    Prepare,
     Proxy,
+    ReadHead,
+    Release,
     Resolve,
     Seal,
     Send,
@@ -46,10 +51,12 @@ from broker.append_event import (
     End,
     Event,
     Failed,
+    HeadRead,
     Intent,
     Invalidated,
     Opened,
     PipelineTaken,
+    Prepared,
     Ready,
     Resolved,
     Shown,
@@ -79,8 +86,17 @@ class AppendPort(Protocol):
         """`done` is given the revision of the transaction, or None if a comparison did not hold."""
         ...
 
-    def await_ready(self, replica: Replica[object], done: Callable[[Ready | GazetteError], None]) -> Withdraw:
-        """Until all stores of the journal were listed, and the first one is healthy or has long not been."""
+    def read_head(self, journal: str, done: Callable[[HeadRead | GazetteError], None]) -> None:
+        """What is on record of the journal's head, as etcd has it now."""
+        ...
+
+    def await_ready(
+        self, replica: Replica[object], is_fresh: bool, done: Callable[[Ready | GazetteError], None]
+    ) -> Withdraw:
+        """Until all stores of the journal were listed, and the first one is healthy or has long not been.
+
+        If it is to be fresh, until they were listed anew, and with the spool directories of all members.
+        """
         ...
 
     def open_streams(self, replica: Replica[object], pipeline: Pipeline) -> Mapping[ProcessId, PeerStream]:
@@ -189,8 +205,15 @@ class AppendRun:
                 self._give_back(pipeline)
             case TakeSpool():
                 self._take_spool()
-            case Open(held, resolution):
-                pipeline = Pipeline(resolution.header, resolution.local_id, held, resolution.kin)
+            case ReadHead():
+                self._port.read_head(self.fsm.opening.journal, self._on_head)
+            case Prepare(held, fate):
+                held.prepare(fate, self._on_prepared)
+            case Release(held):
+                held.release()
+            case Open(held, resolution, terms):
+                spool_id = self._held_replica.claimed_id(None if terms is None else terms.mark)
+                pipeline = Pipeline(resolution.header, resolution.local_id, held, resolution.kin, terms, spool_id)
                 pipeline.connect(self._port.open_streams(self._held_replica, pipeline))
                 self._on(Opened(pipeline))
             case Synchronise(pipeline, fragment, registers, is_first):
@@ -199,12 +222,15 @@ class AppendRun:
                 self._close_when_stopped(pipeline)
             case ShutDown(pipeline):
                 pipeline.close()
-            case Advertise(resolution):
-                self._port.transact(advertise(resolution), self._on_transacted)
-            case SetSuspend(resolution, level, offset):
-                self._port.transact(set_suspend(resolution, level, offset), self._on_transacted)
-            case AwaitReady():
-                self._await_ready()
+            case Advertise(resolution, change):
+                self._port.transact(advertise(resolution, change), self._on_transacted)
+            case EpochOpened(pipeline, terms, closed):
+                pipeline.opened(terms)
+                self._held_replica.epoch_opened(terms, closed)
+            case SetSuspend(resolution, level, offset, change):
+                self._port.transact(set_suspend(resolution, level, offset, change), self._on_transacted)
+            case AwaitReady(is_fresh):
+                self._await_ready(is_fresh)
             case Begin(pipeline, fragment, registers):
                 pipeline.begin(fragment, registers, self._port.now_ns())
             case NextChunk():
@@ -274,16 +300,33 @@ class AppendRun:
     def _take_spool(self) -> None:
         self._wait_valid()
         if not self._events:
-            self._wait(self._held_replica.spool.take(lambda held: self._on_taken(SpoolTaken(held))).withdraw)
+            header = self.fsm.resolution.header if self.fsm.resolution is not None else None
+            assert header is not None
+            self._wait(self._held_replica.take_spool(header, lambda held: self._on_taken(SpoolTaken(held))))
 
     def _on_taken(self, event: SpoolTaken) -> None:
         self._stop_waiting()
         self._on(event)
 
-    def _await_ready(self) -> None:
+    def _on_head(self, read: HeadRead | GazetteError) -> None:
+        if isinstance(read, GazetteError):
+            self._on(Failed(read))
+            return
+        if read.head is not None and read.head.epochs:
+            stored_through = self._held_replica.index.stored_through(read.head.epochs[0].begin)
+            read = replace(read, stored_through=stored_through)
+        self._on(read)
+
+    def _on_prepared(self, failure: Exception | None) -> None:
+        if failure is None:
+            self._on(Prepared())
+        else:
+            self._on(Failed(UnavailableError(f"the spool of {self.fsm.opening.journal} cannot be used: {failure}")))
+
+    def _await_ready(self, is_fresh: bool) -> None:
         self._wait_valid()
         if not self._events:
-            self._wait(self._port.await_ready(self._held_replica, self._on_ready))
+            self._wait(self._port.await_ready(self._held_replica, is_fresh, self._on_ready))
 
     def _on_ready(self, ready: Ready | GazetteError) -> None:
         self._stop_waiting()

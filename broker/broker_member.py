@@ -11,7 +11,10 @@ from protocol.validation import validate
 
 KIN = 1 << 2
 """The capability of a broker of our own kind: it takes our keep-alive pings, says through where bytes are acknowledged,
-and wants to be told. Bits 0 and 1 are for epochs and batched appends."""
+and wants to be told. Bit 1 is for batched appends."""
+
+EPOCHS = 1 << 0
+"""The capability of a broker that keeps epochs: what it has acknowledged outlives its process."""
 
 
 @dataclass(frozen=True, slots=True)

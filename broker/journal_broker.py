@@ -8,23 +8,29 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import grpc
 
 from allocator.etcd_client import EtcdClient
 from allocator.etcd_errors import EtcdError
-from allocator.keys import item_key, items_prefix
+from allocator.keys import item_key, items_prefix, member_key, members_prefix
 from allocator.keyspace_view import KeySpaceView
 from allocator.keyspace_watch import KeySpaceWatch
 from allocator.transaction import Transaction
 from broker.answer_header import reachable
 from broker.append_api import AppendRates
-from broker.append_event import Ready
+from broker.append_event import HeadRead, Ready
 from broker.append_run import Withdraw
 from broker.background import Background
+from broker.broker_member import BrokerMember
 from broker.cluster_keys import MAX_REPLICATION, BrokerEntity
+from broker.copy_keeping import CopyKeeping
+from broker.durable_head import EpochTerms, Fate, Unknown
+from broker.held_copies import carry_out
 from broker.journal_item import JournalItem
 from broker.last_spec import LastSpec
 from broker.local_replica import LocalReplica
@@ -32,6 +38,7 @@ from broker.peer_stream import GrpcPeerStream, UnreachablePeerStream
 from broker.peers import Peer, PeerChannels
 from broker.pipeline import PeerStream, Pipeline
 from broker.pulse import Pulse
+from broker.replica import Replica
 from broker.replication_wire import MessageEncoder
 from broker.resolution import Resolution
 from broker.resolver import Resolver
@@ -42,13 +49,14 @@ from fragment.index_refresh import list_cover
 from fragment.live_index import LiveIndex, jittered
 from fragment.persister import CurrentSpec, Persister
 from fragment.retention import enforce
-from fragment.spool import NO_EPOCH
+from fragment.spool import CopyEnd, EpochMark
 from fragment.spool_compression import SpoolCompression
 from fragment.spool_directory import SpoolDirectory
 from fragment.spool_file import SpoolFile
 from fragment.spool_writer import CompletedSpool, LocalFragment, SpoolWriter
 from fragment.stores.open_stores import OpenStores
 from protocol.errors import GazetteError, InvariantError, UnavailableError
+from protocol.fragment import Fragment
 from protocol.journal import JournalSpec
 from protocol.route import ProcessId
 
@@ -58,6 +66,8 @@ NS_PER_S = 1_000_000_000
 BUDGET_WAIT_S = 10.0
 """How long an append waits while too much is on disk that is not uploaded."""
 RETENTION_S = 600.0
+CATCH_UP_S, CATCH_UP_S_MAX = 1.0, 60.0
+"""How soon stores are listed again, at first and at last, for what a holder of an earlier epoch is to bring."""
 LISTINGS_MAX = 64
 TRANSACTIONS_MAX = 512
 
@@ -98,7 +108,7 @@ class Surroundings:
 
 
 class JournalBroker:
-    """It has replicas from the time it is made until it is stopped. The mirror of etcd has to be loaded by then."""
+    """It has replicas from ``begin`` until it is stopped."""
 
     def __init__(self, tasks: Background, own_id: ProcessId, surroundings: Surroundings, policy: BrokerPolicy) -> None:
         self.own_id = own_id
@@ -125,10 +135,27 @@ class JournalBroker:
             self.spec_now,
             self.clock_s,
             surroundings.chance,
+            joined=self._joined,
+            may_upload=surroundings.is_certain,
             discard_deleted=policy.discard_deleted,
         )
-        self.resolver: Resolver[SpoolFile] = Resolver(self.root, own_id, surroundings.watch.view, self._start)
-        surroundings.watch.observe(self.resolver.observe)
+        self.keeping = CopyKeeping(surroundings.etcd, self.root, surroundings.directory, self.persister)
+        self._resolver: Resolver[SpoolFile] | None = None
+
+    async def recover(self) -> None:
+        """Before this broker is a member: see to what an earlier process of it has left. Raises unless etcd answers."""
+        await self.keeping.recover()
+
+    def begin(self) -> None:
+        """Have replicas, from now on. The mirror of etcd has to be loaded."""
+        surroundings = self.surroundings
+        self._resolver = Resolver(self.root, self.own_id, surroundings.watch.view, self._start)
+        surroundings.watch.observe(self._resolver.observe)
+
+    @property
+    def resolver(self) -> Resolver[SpoolFile]:
+        assert self._resolver is not None, "a broker has replicas once it has begun"
+        return self._resolver
 
     @property
     def rates(self) -> AppendRates:
@@ -144,7 +171,7 @@ class JournalBroker:
         return self._loop.time()
 
     def spec_now(self, journal: str) -> CurrentSpec | None:
-        kv = self.resolver.view.get(item_key(self.root, journal))
+        kv = self.surroundings.watch.view.get(item_key(self.root, journal))
         if kv is None or not isinstance(kv.value.value, JournalItem):
             return None
         return CurrentSpec(kv.value.value.spec, kv.create_revision)
@@ -165,8 +192,37 @@ class JournalBroker:
         else:
             done(committed.header.revision if committed.succeeded else None)
 
-    def await_ready(self, replica: LocalReplica, done: Callable[[Ready | GazetteError], None]) -> Withdraw:
+    def read_head(self, journal: str, done: Callable[[HeadRead | GazetteError], None]) -> None:
+        self._tasks.create_task(self._read_head(journal, done))
+
+    async def _read_head(self, journal: str, done: Callable[[HeadRead | GazetteError], None]) -> None:
+        try:
+            async with self._transacting:
+                read = await self.keeping.read_head(journal)
+        except UnavailableError as error:
+            done(error)
+        else:
+            done(read)
+
+    def void_head(self, journal: str, create_revision: int, done: Callable[[GazetteError | None], None]) -> None:
+        self._tasks.create_task(self._void_head(journal, create_revision, done))
+
+    async def _void_head(self, journal: str, create_revision: int, done: Callable[[GazetteError | None], None]) -> None:
+        try:
+            async with self._transacting:
+                await self.keeping.void_head(journal, create_revision)
+        except UnavailableError as error:
+            done(error)
+        else:
+            done(None)
+
+    def await_ready(
+        self, replica: LocalReplica, is_fresh: bool, done: Callable[[Ready | GazetteError], None]
+    ) -> Withdraw:
         """At once, as nearly always: the stores were listed long ago, and are healthy."""
+        if is_fresh:
+            listing = self._tasks.create_task(self._list_anew(replica, done))
+            return lambda: _nothing(listing.cancel())
         url = self._first_store(replica)
         has_room = self.surroundings.directory.budget.has_room
         if has_room and replica.live.is_refreshed and (url is None or self.healths.is_healthy(url)):
@@ -174,6 +230,19 @@ class JournalBroker:
             return _nothing
         waiting = self._tasks.create_task(self._ready(replica, url, done))
         return lambda: _nothing(waiting.cancel())
+
+    async def _list_anew(self, replica: LocalReplica, done: Callable[[Ready | GazetteError], None]) -> None:
+        try:
+            await replica.live.refresh(partial(self._list, replica.journal))
+        except Exception as error:
+            # Stores raise all sorts of things.
+            if isinstance(error, InvariantError):
+                raise
+            done(UnavailableError(f"the stores of the journal cannot be listed: {error}"))
+            return
+        members = self.resolver.view.prefixed(members_prefix(self.root))
+        spool_ids = {kv.value.value.spool_id for kv in members if isinstance(kv.value.value, BrokerMember)}
+        done(Ready(replica.index.summary(), spool_ids=frozenset(spool_ids - {b""})))
 
     async def _ready(
         self, replica: LocalReplica, url: str | None, done: Callable[[Ready | GazetteError], None]
@@ -232,9 +301,12 @@ class JournalBroker:
         surroundings = self.surroundings
         live: LiveIndex[SpoolFile] = LiveIndex(journal, surroundings.now_s, surroundings.chance)
         replica = LocalReplica(journal, create_revision, live)
+        replica.host = self
+        for fragment, file in self.persister.local(journal, create_revision):
+            live.commit(fragment, file)
         last_spec = LastSpec(lambda: surroundings.watch.view, self.root, journal, create_revision)
         writer = SpoolWriter(journal, surroundings.directory, last_spec)
-        observer = _Observer(replica, self.persister, self.compression)
+        observer = _Observer(replica, self.persister, self.compression, self.keeping)
         replica.equip(SpoolWorker(writer, surroundings.executor, observer, replica.spool_released, surroundings.hasher))
         replica.given_up.listen(lambda: self._given_up(replica))
         replica.stopped.listen(lambda: self._stop_tending(replica))
@@ -252,6 +324,45 @@ class JournalBroker:
         if not self._not_given_up:
             self._all_given_up.set()
 
+    # What a replica needs of its broker.
+
+    @property
+    def spool_id(self) -> bytes:
+        return self.surroundings.directory.spool_id
+
+    def has_copy(self, journal: str, mark: EpochMark) -> bool:
+        return self.keeping.copies.has(journal, mark)
+
+    def later(self, delay_s: float, act: Callable[[], None]) -> Withdraw:
+        return self._loop.call_later(delay_s, act).cancel
+
+    def is_member(self, member: ProcessId, revision: int) -> bool:
+        kv = self.resolver.view.get(member_key(self.root, *member))
+        return kv is not None and kv.create_revision <= revision
+
+    def epoch_opened(self, replica: Replica[Any], terms: EpochTerms, closed: EpochMark | None) -> None:
+        if closed is not None:
+            self.persister.closed(replica.journal, closed, terms.begin, owner=replica)
+        if terms.oldest_begin < terms.begin and isinstance(replica, LocalReplica):
+            self._tasks.create_task(self._catch_up(replica, terms))
+
+    async def _catch_up(self, replica: LocalReplica, terms: EpochTerms) -> None:
+        """A holder of an earlier epoch may have uploaded it, or may be about to: look soon, and not only in due time."""
+        pause_s = CATCH_UP_S
+        while not replica.is_stopped and replica.index.held_through(terms.oldest_begin) < terms.begin:
+            await asyncio.sleep(jittered(pause_s, self.surroundings.chance))
+            with suppress(Exception):
+                await replica.live.refresh(partial(self._list, replica.journal))
+            pause_s *= 2
+            if pause_s > CATCH_UP_S_MAX:
+                return
+
+    def _joined(self, fragment: Fragment, file: SpoolFile, create_revision: int) -> None:
+        """Bytes that no replica had are decided: whoever reads the journal here may have them."""
+        replica = self._resolver.replicas.get(fragment.journal) if self._resolver is not None else None
+        if isinstance(replica, LocalReplica) and replica.create_revision == create_revision:
+            replica.live.commit(fragment, file)
+
     def heads(self) -> Iterator[tuple[str, int]]:
         return ((replica.journal, replica.index.summary().end) for replica in list(self.resolver.replicas.values()))
 
@@ -265,6 +376,7 @@ class JournalBroker:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.compression.run())
             tasks.create_task(self.persister.run())
+            tasks.create_task(self.keeping.run())
             tasks.create_task(self.healths.sweep_forever())
             tasks.create_task(self._retain_forever())
 
@@ -301,11 +413,19 @@ class JournalBroker:
         return None if stored is None else JournalItem.decoded(journal, stored.raw, MAX_REPLICATION).spec
 
     async def stop(self) -> None:
-        """Give up all replicas, and return once what they held is the persister's."""
+        """Give up all replicas, and return once what they held is the persister's and its fate is known.
+
+        Nobody else may be there to go on: then it is known that nobody will, and where the journals end is recorded.
+        """
         self._all_given_up.clear()
-        self.resolver.stop()
+        if self._resolver is not None:
+            self._resolver.stop()
         if self._not_given_up:
             await self._all_given_up.wait()
+        try:
+            await self.keeping.settle()
+        except EtcdError as error:
+            log.warning("epochs are not closed (they will be at the next start)", extra={"error": str(error)})
 
     def _interval_s(self, journal: str) -> float:
         current = self.spec_now(journal)
@@ -332,7 +452,10 @@ class JournalBroker:
 class _Observer:
     """Tells the index and the persister what has come of a replica's spool."""
 
-    def __init__(self, replica: LocalReplica, persister: Persister, compression: SpoolCompression) -> None:
+    def __init__(
+        self, replica: LocalReplica, persister: Persister, compression: SpoolCompression, keeping: CopyKeeping
+    ) -> None:
+        self._keeping = keeping
         self._replica = replica
         self._persister = persister
         self._compression = compression
@@ -351,9 +474,17 @@ class _Observer:
     def acked(self, through: int) -> None:
         if through != self._acked_through:
             self._acked_through = through
-            self._persister.acked(self._replica.journal, NO_EPOCH, through)
+            self._persister.acked(self._replica.journal, self._replica.worker.spool.epoch, through)
 
-    def given_up(self) -> None:
+    def retired(self, copy: CopyEnd, fate: Fate) -> None:
+        if isinstance(fate, Unknown):
+            self._keeping.give_up(self._replica.journal, copy)
+        else:
+            carry_out(self._persister, self._replica.journal, copy.epoch, fate)
+
+    def given_up(self, copy: CopyEnd | None) -> None:
+        if copy is not None:
+            self._keeping.give_up(self._replica.journal, copy)
         if self._acked_through is not None:
             self._persister.give_up(self._replica.journal, self._replica, self._acked_through)
 

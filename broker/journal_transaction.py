@@ -6,26 +6,32 @@ from dataclasses import replace
 
 from allocator.key_value import KeyValue, ValueT
 from allocator.transaction import KEEP_LEASE, Compare, Put, Target, Transaction
+from broker.append_effect import HeadChange
+from broker.durable_head import head_key
 from broker.resolution import Resolution
 from protocol.gen import journal_pb2 as pb
 from protocol.journal import Suspend, SuspendLevel
 
 
-def advertise(resolution: Resolution) -> Transaction:
+def advertise(resolution: Resolution, change: HeadChange | None = None) -> Transaction:
     """Have every assignment say the Route, which tells the allocator that all members are in step.
 
-    Where the members can be reached is left out: that may change, and their own keys say it.
+    Where the members can be reached is left out: that may change, and their own keys say it. An epoch is opened with
+    it, if neither the head nor the journal has changed since.
     """
     route = replace(resolution.header.route, endpoints=None)
     encoded = route.to_proto().SerializeToString(deterministic=True)
     outdated = [kv for kv in resolution.assignments if not kv.value.value.equivalent(route)]
+    compares, operations = _recorded(resolution, change)
     return Transaction(
-        tuple(_unchanged(kv) for kv in resolution.assignments),
-        tuple(Put(kv.key, encoded, KEEP_LEASE) for kv in outdated),
+        (*(_unchanged(kv) for kv in resolution.assignments), *compares),
+        (*(Put(kv.key, encoded, KEEP_LEASE) for kv in outdated), *operations),
     )
 
 
-def set_suspend(resolution: Resolution, level: SuspendLevel, offset: int) -> Transaction:
+def set_suspend(
+    resolution: Resolution, level: SuspendLevel, offset: int, change: HeadChange | None = None
+) -> Transaction:
     """Suspend or resume the journal, if neither its spec nor who holds it has changed."""
     item = resolution.item
     assert item is not None
@@ -33,10 +39,27 @@ def set_suspend(resolution: Resolution, level: SuspendLevel, offset: int) -> Tra
     spec = pb.JournalSpec.FromString(item.raw)
     spec.suspend.CopyFrom(Suspend(level, offset).to_proto())
     encoded = spec.SerializeToString(deterministic=True)
+    compares, operations = _recorded(resolution, change)
     return Transaction(
-        (_unchanged(item), *(_unchanged(kv) for kv in resolution.assignments)),
-        (Put(item.key, encoded),),
+        (_unchanged(item), *(_unchanged(kv) for kv in resolution.assignments), *compares),
+        (Put(item.key, encoded), *operations),
     )
+
+
+def record(root: str, journal: str, change: HeadChange) -> Transaction:
+    """Change the head alone."""
+    key = head_key(root, journal)
+    return Transaction((Compare(key, Target.MOD, change.mod_revision),), (Put(key, change.head.encoded()),))
+
+
+def _recorded(resolution: Resolution, change: HeadChange | None) -> tuple[tuple[Compare, ...], tuple[Put, ...]]:
+    if change is None:
+        return (), ()
+    item = resolution.item
+    assert item is not None
+    key = head_key(resolution.root, item.value.id)
+    same = Compare(item.key, Target.CREATE, item.create_revision)
+    return (same, Compare(key, Target.MOD, change.mod_revision)), (Put(key, change.head.encoded()),)
 
 
 def _unchanged(kv: KeyValue[ValueT]) -> Compare:

@@ -20,6 +20,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from allocator.etcd_client import EtcdClient
 from allocator.etcd_connections import EtcdConnections, EtcdTls, EtcdUser
+from allocator.etcd_errors import EtcdError
 from allocator.keys import member_key
 from allocator.keyspace import KeySpace
 from allocator.keyspace_watch import KeySpaceWatch, WatchTiming
@@ -27,7 +28,7 @@ from allocator.lease_file import LeaseFile
 from allocator.membership import Membership
 from allocator.session import Session
 from broker.background import Background
-from broker.broker_member import KIN, BrokerMember
+from broker.broker_member import EPOCHS, KIN, BrokerMember
 from broker.cluster_keys import MAX_REPLICATION, broker_decoder, journal_consistency
 from broker.debug_server import Diagnostics, debug_server
 from broker.http_cors import Cors
@@ -54,6 +55,8 @@ _now_s = time.time  # noqa: TID251
 _THREADS = 8
 _SWEEP_S = 3600.0
 _UPLOAD_BROKEN_S = 30.0
+_RETRY_S = 1.0
+_IN_USE = "replicas were still in use when the broker stopped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,16 +226,17 @@ class BrokerProcess:
             settings.id,
             self.endpoint,
             settings.limit,
-            capabilities=KIN,
+            capabilities=KIN | EPOCHS,
             spool_id=spool_id,
             http_endpoint=self.http_endpoint,
         )
         # What others would refuse to read must not get into etcd.
         BrokerMember.decoded(*settings.id, member.encoded())
-        broker: JournalBroker | None = None
+        broker = JournalBroker(tasks, settings.id, surroundings, settings.policy)
+        await self._recover(broker)
         try:
             async with session.joined(member.encoded()):
-                broker = JournalBroker(tasks, settings.id, surroundings, settings.policy)
+                broker.begin()
                 service.begin(broker)
                 self._tend(tasks, broker, server, surroundings)
                 await server.start()
@@ -245,13 +249,28 @@ class BrokerProcess:
                 # It goes on serving those who are there, and others are not to come.
                 server.health.set_all(is_serving=False)
                 self.serving.clear()
-                await session.exit(replace(member, exiting=True).encoded(), settings.drain_s)
+                await session.drain(replace(member, exiting=True).encoded(), settings.drain_s)
+                # What nobody took over ends here, while this broker is a member beyond doubt.
+                service.stop_proxying()
+                await self._stop_serving(server, STOP_S)
+                await _within(settings.upload_s, asyncio.ensure_future(broker.stop()), _IN_USE)
         finally:
             self.serving.clear()
             service.stop_proxying()
             # Without a lease nothing that is under way may be acknowledged, so nobody needs to wait for it.
             is_orderly = not (session.lost.is_set() or tasks.has_failed)
             await self._wind_down(server, broker, STOP_S if is_orderly else 0, self._upload_s(tasks))
+
+    async def _recover(self, broker: JournalBroker) -> None:
+        """Before anybody can ask: what an earlier process left proves where journals end. There is no way round etcd."""
+        while True:
+            try:
+                await broker.recover()
+                return
+            except* EtcdError as errors:
+                extra = {"error": str(errors.exceptions[0])}
+                log.warning("etcd does not answer: it has to, before spools can be recovered (will retry)", extra=extra)
+            await asyncio.sleep(_RETRY_S)
 
     def _upload_s(self, tasks: Background) -> float:
         """If something is broken, perhaps so are uploads."""
@@ -273,17 +292,12 @@ class BrokerProcess:
         if interval_s is not None:
             tasks.create_task(sync_forever(surroundings.directory, interval_s))
 
-    async def _wind_down(
-        self, server: RpcServer, broker: JournalBroker | None, grace_s: float, upload_s: float
-    ) -> None:
+    async def _wind_down(self, server: RpcServer, broker: JournalBroker, grace_s: float, upload_s: float) -> None:
         """Nothing is ours to serve any more. Calls end, replicas are given up, and what they held is uploaded."""
-        if broker is None:
-            await self._stop_serving(server, grace_s)
-            return
         async with asyncio.TaskGroup() as stopping:
             giving_up = stopping.create_task(broker.stop())
             await self._stop_serving(server, grace_s)
-            await _within(upload_s, giving_up, "replicas were still in use when the broker stopped")
+            await _within(upload_s, giving_up, _IN_USE)
             uploading = stopping.create_task(broker.persister.finish())
             if waiting := len(broker.persister.waiting):
                 log.warning("uploading what is left before the broker ends", extra={"fragments": waiting})

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -28,6 +28,16 @@ STAGES = Histogram(
     buckets=(0.0005, 0.002, 0.005, 0.02, 0.05, 0.2, 0.5, 2, 10, 60),
 )
 HELD_BACK = Counter("gazette_append_held_back_seconds", "For how long content was held back by greatest append rates.")
+
+HELD_COPIES = Gauge("gazette_held_copies", "Copies of epochs that no replica has, and whose fate is not known yet.")
+DAMAGED_COPIES = Gauge("gazette_damaged_copies", "Of these, copies that are damaged: they prove no end.")
+UNPROVEN_HEADS = Counter(
+    "gazette_unproven_heads", "Times a pulse found a journal whose end nobody who is there can prove."
+)
+VOID_HEADS = Counter("gazette_void_heads", "Times a broker without epochs came to take part in a journal.")
+LONG_HEADS = Counter(
+    "gazette_long_heads", "Times a record was read with more epochs than the store should leave there."
+)
 
 Heads = Callable[[], Iterable[tuple[str, int]]]
 

@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from broker.durable_head import Claim, DurableHead, EpochTerms, Fate
 from broker.proposal import Head
 from broker.replication_message import Acked, Answer, Content, Message, Propose
-from fragment.spool import NO_EPOCH, EpochMark, Proposal, Reply, Spool
+from fragment.spool import NO_EPOCH, Proposal, Reply, Spool
 from protocol.errors import Status, UnavailableError
 from protocol.fragment import Fragment
 from protocol.label import LabelSet
@@ -57,6 +58,10 @@ class HeldSpool(Protocol):
     def content(self, data: bytes | memoryview, delta: int) -> None: ...
 
     def seal(self, done: Callable[[Sealed | Exception], None]) -> None: ...
+
+    def prepare(self, fate: Fate | None, done: Callable[[Exception | None], None]) -> None:
+        """Get the spool ready for a synchronisation: as it is, or, if it has a `fate`, retired to that."""
+        ...
 
     def propose(self, proposal: Proposal, done: Callable[[Reply | Exception], None]) -> None: ...
 
@@ -122,14 +127,29 @@ class Ask:
 
 
 class Pipeline:
-    def __init__(self, header: Header, own_id: ProcessId, held: HeldSpool, kin: Set[ProcessId]) -> None:
+    def __init__(
+        self,
+        header: Header,
+        own_id: ProcessId,
+        held: HeldSpool,
+        kin: Set[ProcessId],
+        terms: EpochTerms | None = None,
+        spool_id: bytes = b"",
+    ) -> None:
         """`header` is the Resolution it is built for. `kin` are the peers of our own kind, who are told through where
-        bytes are acknowledged; others would take such a message for a breach of the protocol."""
+        bytes are acknowledged; others would take such a message for a breach of the protocol. `terms` name the last
+        epoch on record, and are None where somebody takes part who keeps none."""
         self.header = header
         self.held = held
         spool = held.spool
         self.head = Head(spool.fragment, spool.registers, spool.first_append_ns)
-        self.epoch: EpochMark = NO_EPOCH
+        self.terms = terms
+        # What is on record of the journal's head, and since which revision of etcd: zero where there is none.
+        self.record: DurableHead | None = None
+        self.record_revision = 0
+        self.claim = Claim(spool_id, spool.copy)
+        # Whether an epoch is open for it, or none is needed: before that, nothing may be acknowledged.
+        self.is_open = False
         # What is known to be with all members. It is said with each message that goes out anyway.
         self.acked_through = spool.acked_through or 0
         # Of that, what readers here have.
@@ -140,6 +160,8 @@ class Pipeline:
         self.is_closed = False
         self._own_id = own_id
         self.kin = kin
+        # Where somebody keeps no epochs, all go by Gazette's rules: a commit is visible where it is applied.
+        self._told = kin if terms is not None else frozenset()
         self._streams: dict[ProcessId, PeerStream] = {}
         self._asked: list[Ask] = []
         self._told_through = 0
@@ -168,6 +190,10 @@ class Pipeline:
         """One for every peer. A stream that could not be opened fails as one that broke."""
         self._streams = dict(streams)
 
+    def opened(self, told: EpochTerms | None) -> None:
+        """The epoch that is named is on record, for this pipeline alone; or none is kept."""
+        self.terms, self.is_open = told, True
+
     def synchronise(self, fragment: Fragment, registers: LabelSet, now_ns: int, done: Callable[[Ask], None]) -> None:
         """As ``ask``, with which the streams begin: the peers learn for which Route they are."""
         self._ask(Propose(fragment, registers, header=self.header), now_ns, done)
@@ -187,6 +213,7 @@ class Pipeline:
             for begin in range(0, len(data), CONTENT_BYTES_MAX):
                 self.content(whole[begin : begin + CONTENT_BYTES_MAX], delta + begin)
             return
+        assert self.is_open, "content before the epoch is open"
         self._scatter(Content(data, delta, self.acked_through), Content(data, delta))
         self.held.content(data, delta)
 
@@ -206,7 +233,7 @@ class Pipeline:
         if self._told_through < self.acked_through and not self.is_closed:
             self._told_through = self.acked_through
             for peer in self._healthy():
-                if peer in self.kin:
+                if peer in self._told:
                     self._streams[peer].send(Acked(self.acked_through))
 
     def answered(self, peer: ProcessId, answer: Answer) -> None:
@@ -251,18 +278,18 @@ class Pipeline:
     def _scatter(self, to_kin: Message, to_others: Message) -> None:
         self._told_through = self.acked_through
         for peer in self._healthy():
-            self._streams[peer].send(to_kin if peer in self.kin else to_others)
+            self._streams[peer].send(to_kin if peer in self._told else to_others)
 
     def _propose(self, message: Propose, now_ns: int, applied: Callable[[Reply | Exception], None]) -> None:
         self._told_through = self.acked_through
         self.head = self.head.proposed(message.fragment, message.registers, now_ns)
-        told = replace(message, epoch=self.epoch, acked_through=self.acked_through)
+        told = replace(message, epoch=self.terms, acked_through=self.acked_through)
         for peer in self._healthy():
             header = None if message.header is None else replace(message.header, process_id=peer)
-            mine = told if peer in self.kin else message
+            mine = told if peer in self._told else message
             self._streams[peer].send(mine if header is None else replace(mine, header=header))
-        opens, asks = message.header is not None, message.acknowledge
-        proposal = Proposal(message.fragment, message.registers, now_ns, self.epoch, self.acked_through, opens, asks)
+        mark = NO_EPOCH if self.terms is None else self.terms.mark
+        proposal = Proposal(message.fragment, message.registers, now_ns, mark, self.acked_through)
         self.held.propose(proposal, applied)
 
     def _applied(self, ask: Ask, reply: Reply | Exception) -> None:

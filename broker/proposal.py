@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from broker.durable_head import Start
 from broker.replication_message import Answer
 from fragment.index import Summary
 from protocol.errors import Status
@@ -118,6 +119,27 @@ def judged(head: Head, route: Route, revision: int, answers: Mapping[ProcessId, 
     for verdict in verdicts:
         weightiest = _weightier(weightiest, verdict)
     return weightiest
+
+
+def judged_by(head: Head, start: Start, route: Route, revision: int, answers: Mapping[ProcessId, Answer]) -> Verdict:
+    """As ``judged``, where epochs say at which `start` all have to be, and not who is furthest."""
+    refused = refusal(head, route, revision, answers)
+    if refused is not None:
+        return refused
+    is_here = head.end == start.offset and head.registers == start.registers
+    is_agreed = is_here and all(answer.status is Status.OK for answer in answers.values())
+    return Agreed() if is_agreed else RollTo(start.offset, start.registers)
+
+
+def refusal(
+    head: Head, route: Route, revision: int, answers: Mapping[ProcessId, Answer]
+) -> Overtaken | Diverged | None:
+    """What a peer says who will not be synchronised with, wherever it is."""
+    weightiest: Verdict = Agreed()
+    for peer in sorted(answers):
+        if answers[peer].status not in (Status.OK, Status.PROPOSAL_MISMATCH):
+            weightiest = _weightier(weightiest, _judged(head, route, revision, peer, answers[peer]))
+    return weightiest if isinstance(weightiest, Overtaken | Diverged) else None
 
 
 def _judged(head: Head, route: Route, revision: int, peer: ProcessId, answer: Answer) -> Verdict:

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping
 
 from allocator.transaction import Transaction
 from broker.append_api import AppendBroker
-from broker.append_event import AppendOpening, AppendOutcome, End, Intent, Ready
+from broker.append_event import AppendOpening, AppendOutcome, End, HeadRead, Intent, Ready
 from broker.append_run import AppendRun, Withdraw
 from broker.local_replica import LocalReplica
+from broker.metrics import UNPROVEN_HEADS
 from broker.pipeline import PeerStream, Pipeline
 from broker.proposal import rolled
 from broker.replica import Replica
@@ -69,9 +70,14 @@ class _Beat:
     def transact(self, transaction: Transaction, done: Callable[[int | GazetteError | None], None]) -> None:
         self._broker.transact(transaction, done)
 
-    def await_ready(self, replica: Replica[object], done: Callable[[Ready | GazetteError], None]) -> Withdraw:
+    def read_head(self, journal: str, done: Callable[[HeadRead | GazetteError], None]) -> None:
+        self._broker.read_head(journal, done)
+
+    def await_ready(
+        self, replica: Replica[object], is_fresh: bool, done: Callable[[Ready | GazetteError], None]
+    ) -> Withdraw:
         assert isinstance(replica, LocalReplica)
-        return self._broker.await_ready(replica, done)
+        return self._broker.await_ready(replica, is_fresh, done)
 
     def open_streams(self, replica: Replica[object], pipeline: Pipeline) -> Mapping[ProcessId, PeerStream]:
         assert isinstance(replica, LocalReplica)
@@ -178,7 +184,7 @@ def _is_in_step(broker: AppendBroker, replica: LocalReplica) -> bool:
     """Whether a pulse would change nothing: the pipeline fits the Route, all know of it, and no fragment is due."""
     pipeline = replica.pipeline.peek()
     resolution = broker.resolver.resolve_now(Wanted(replica.journal, False, True))
-    if pipeline is None or pipeline.is_broken or not isinstance(resolution, Resolution):
+    if pipeline is None or pipeline.is_broken or not pipeline.is_open or not isinstance(resolution, Resolution):
         return False
     route, held = resolution.header.route, pipeline.head.fragment
     if resolution.status is not Status.OK:
@@ -196,6 +202,8 @@ def _tell(journal: str, outcome: AppendOutcome | GazetteError | None) -> None:
     if isinstance(outcome, GazetteError) and not isinstance(outcome, StoppedError):
         log.warning("pulse of a journal failed (will retry)", extra={"journal": journal, "error": str(outcome)})
     elif isinstance(outcome, AppendOutcome) and outcome.status not in _EXPECTED:
+        if outcome.status is Status.INDEX_HAS_GREATER_OFFSET:
+            UNPROVEN_HEADS.inc()
         extra = {"journal": journal, "status": outcome.status.name}
         log.warning("pulse of a journal was refused (will retry)", extra=extra)
 

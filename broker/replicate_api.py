@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from broker.append_api import first_message
+from broker.append_event import HeadRead
+from broker.durable_head import DurableHead
 from broker.local_replica import LocalReplica
 from broker.replication import Replication
 from broker.replication_message import Answer, Propose
@@ -21,13 +24,26 @@ from protocol.rpc.method import Call
 ANSWERS_MAX = 256
 
 
+class ReplicateBroker(Protocol):
+    """What a stream needs of the broker that it comes to."""
+
+    @property
+    def resolver(self) -> Resolver[SpoolFile]: ...
+
+    def now_ns(self) -> int: ...
+
+    def read_head(self, journal: str, done: Callable[[HeadRead | GazetteError], None]) -> None: ...
+
+    def void_head(self, journal: str, create_revision: int, done: Callable[[GazetteError | None], None]) -> None: ...
+
+
 class _Stream:
     """A ReplicationPort: what the Replication says is sent by ``serve``, which also reads."""
 
-    def __init__(self, resolver: Resolver[SpoolFile], call: Call[bytes, bytes], now_ns: Callable[[], int]) -> None:
-        self._resolver = resolver
+    def __init__(self, broker: ReplicateBroker, call: Call[bytes, bytes]) -> None:
+        self._broker = broker
         self._call = call
-        self.now_ns = now_ns
+        self.now_ns = broker.now_ns
         self._answers: deque[bytes] = deque()
         # Set when there is an answer to send, and when it is over.
         self._turn = asyncio.Event()
@@ -46,7 +62,16 @@ class _Stream:
                 self.replica = resolution.replica
             done(resolution)
 
-        return resolve_within(self._resolver, wanted, REVISION_WAIT_S, resolved)
+        return resolve_within(self._broker.resolver, wanted, REVISION_WAIT_S, resolved)
+
+    def read_head(self, journal: str, done: Callable[[DurableHead | GazetteError | None], None]) -> None:
+        def read(found: HeadRead | GazetteError) -> None:
+            done(found.head if isinstance(found, HeadRead) else found)
+
+        self._broker.read_head(journal, read)
+
+    def void_head(self, journal: str, create_revision: int, done: Callable[[GazetteError | None], None]) -> None:
+        self._broker.void_head(journal, create_revision, done)
 
     def answer(self, answer: Answer) -> None:
         self._answers.append(encode_answer(answer))
@@ -104,6 +129,6 @@ class _Stream:
             self._replication.finish()
 
 
-async def replicate(resolver: Resolver[SpoolFile], call: Call[bytes, bytes], now_ns: Callable[[], int]) -> None:
+async def replicate(broker: ReplicateBroker, call: Call[bytes, bytes]) -> None:
     """Serve one stream until it ends. Raises what it ended with."""
-    await _Stream(resolver, call, now_ns).serve()
+    await _Stream(broker, call).serve()

@@ -1,7 +1,8 @@
 """Replication: a Replicate stream as the peer sees it that a primary replicates to.
 
-It holds the replica's spool from the first proposal until the stream ends: that is what keeps any other primary out.
-The Route is compared before the spool is waited for, so that of two who take themselves for the primary one is told.
+It holds the replica's spool from the first proposal until the stream ends, or until a later one takes it: that is what
+keeps any other primary out. The Route is compared before the spool is waited for, so that of two who take themselves for
+the primary one is told. A spool whose commits are not of the last, open epoch is retired before it takes part.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from broker.durable_head import Claim, DurableHead, EpochTerms, Undecided, fate, is_stale, takes_part
 from broker.pipeline import HeldSpool
 from broker.replica import Replica
 from broker.replication_message import Acked, Answer, Content, Message, Propose
 from broker.resolution import EVERYTHING, Resolution, Wanted
-from fragment.spool import Proposal, Reply
+from fragment.spool import NO_EPOCH, CopyEnd, EpochMark, Proposal, Reply
 from protocol.errors import GazetteError, Status, UnavailableError, ValidationError
 from protocol.fragment import Fragment
 from protocol.route import Header
@@ -31,6 +33,14 @@ class ReplicationPort(Protocol):
         """What is returned ends the wait."""
         ...
 
+    def read_head(self, journal: str, done: Callable[[DurableHead | GazetteError | None], None]) -> None:
+        """What is on record of the journal's head, as etcd has it now."""
+        ...
+
+    def void_head(self, journal: str, create_revision: int, done: Callable[[GazetteError | None], None]) -> None:
+        """Have it on record that a member without epochs takes part."""
+        ...
+
     def answer(self, answer: Answer) -> None: ...
 
     def end(self, error: GazetteError | None) -> None:
@@ -46,7 +56,11 @@ class Replication:
         self._selector = selector
         self._opening: Propose | None = None
         self._resolution: Resolution | None = None
+        self._replica: Replica[object] | None = None
         self._held: HeldSpool | None = None
+        # The epoch that is open for this stream, once its first proposal came; before, the one it was opened with.
+        self._mark = NO_EPOCH
+        self._is_synchronised = False
         self._waits: list[Callable[[], None]] = []
         self._is_over = False
         self._is_answered = False
@@ -66,6 +80,17 @@ class Replication:
     @property
     def is_over(self) -> bool:
         return self._is_over
+
+    @property
+    def header(self) -> Header:
+        """Under which the stream was opened."""
+        assert self._opening is not None
+        assert self._opening.header is not None
+        return self._opening.header
+
+    def depose(self) -> None:
+        """A later synchronisation takes the spool: what was asked for and not answered yet never will be."""
+        self._end(UnavailableError("a later synchronisation of the journal took the spool"))
 
     def open(self, opening: Propose) -> None:
         """The first message. Others may come once it is served."""
@@ -103,6 +128,8 @@ class Replication:
         self._stop_waiting()
         held, self._held = self._held, None
         if held is not None:
+            assert self._replica is not None
+            self._replica.held_by(None)
             held.release()
 
     def _resolve(self) -> None:
@@ -130,16 +157,19 @@ class Replication:
     def _take_spool(self, resolution: Resolution, header: Header) -> None:
         replica = resolution.replica
         assert isinstance(replica, Replica)
-        if header.etcd.revision < replica.create_revision:
-            # It speaks of a journal of the same name that was deleted since: nothing of that one may get in here.
+        is_overtaken = self._tells and header.etcd.revision < replica.taken_revision
+        if header.etcd.revision < replica.create_revision or is_overtaken:
+            # It speaks of a journal of the same name that was deleted since: nothing of that one may get in here. Or it
+            # was overtaken, by a later stream.
             self._refuse(Status.WRONG_ROUTE)
             return
+        self._replica = replica
         invalidation = replica.invalidation
         # Together: whichever comes first withdraws the other.
         self._waits.append(invalidation.listen(self._on_invalidated))
         if invalidation.is_fired:
             return
-        self._waits.append(replica.spool.take(self._on_spool).withdraw)
+        self._waits.append(replica.take_spool(header, self._on_spool))
         if self._held is not None:
             self._stop_waiting()
 
@@ -152,27 +182,109 @@ class Replication:
         self._stop_waiting()
         self._held = held
         held.watch(self._on_failed)
-        resolution, opening = self._resolution, self._opening
+        resolution, opening, replica = self._resolution, self._opening, self._replica
         assert resolution is not None
         assert opening is not None
+        assert replica is not None
+        replica.held_by(self)
         self._is_kin = resolution.header.route.primary_id in resolution.kin
+        told, copy = opening.epoch, held.spool.copy
+        if told is None:
+            self._port.void_head(replica.journal, replica.create_revision, self._on_voided)
+            return
+        self._mark = told.mark
+        if told.is_void:
+            self._propose(held, opening)
+        elif copy is None or takes_part(told, copy):
+            held.prepare(None, self._on_prepared)
+        elif is_stale(told, copy):
+            self._answer_as_it_is(held, told)
+        else:
+            self._port.read_head(replica.journal, self._on_head)
+
+    # Getting the spool ready for a synchronisation.
+
+    def _on_voided(self, failure: GazetteError | None) -> None:
+        if self._is_over:
+            return
+        if failure is not None:
+            self._end(failure)
+            return
+        held, opening = self._held, self._opening
+        assert held is not None
+        assert opening is not None
         self._propose(held, opening)
 
+    def _on_head(self, head: DurableHead | GazetteError | None) -> None:
+        if self._is_over:
+            return
+        if isinstance(head, GazetteError):
+            self._end(head)
+            return
+        held, opening = self._held, self._opening
+        assert held is not None
+        assert opening is not None
+        copy, told = held.spool.copy, opening.epoch
+        assert copy is not None
+        assert told is not None
+        known = fate(head, copy.epoch)
+        if isinstance(known, Undecided):
+            # The record has changed since the primary read it.
+            self._answer_as_it_is(held, told)
+        else:
+            held.prepare(known, self._on_prepared)
+
+    def _on_prepared(self, failure: Exception | None) -> None:
+        if self._is_over or failure is not None:
+            return
+        held, opening = self._held, self._opening
+        assert held is not None
+        assert opening is not None
+        self._propose(held, opening)
+
+    def _answer_as_it_is(self, held: HeldSpool, told: EpochTerms) -> None:
+        """To a primary that has to read the record again: nothing of the spool is touched."""
+        spool = held.spool
+        reply = Reply(Status.PROPOSAL_MISMATCH, spool.fragment, spool.registers)
+        self._answer(reply.status, reply.fragment, reply, self._claim(told, spool.copy))
+
+    def _claim(self, told: EpochTerms, copy: CopyEnd | None) -> Claim:
+        assert self._replica is not None
+        return Claim(self._replica.claimed_id(told.mark), copy)
+
+    @property
+    def _tells(self) -> bool:
+        """Whether the primary tells through where bytes are acknowledged."""
+        return self._opening is not None and self._opening.epoch is not None
+
     def _propose(self, held: HeldSpool, message: Propose) -> None:
-        through = message.acked_through if self._is_kin else None
-        opens, asks = message.header is not None, message.acknowledge
-        now_ns = self._port.now_ns()
-        proposal = Proposal(message.fragment, message.registers, now_ns, message.epoch, through, opens, asks)
+        told = message.epoch
+        through = message.acked_through if self._is_kin and self._tells else None
+        mark = NO_EPOCH if told is None else told.mark
+        if told is not None and mark != self._mark:
+            self._open_epoch(told)
+        proposal = Proposal(message.fragment, message.registers, self._port.now_ns(), mark, through)
         is_commit, self._has_content = self._has_content, False
         self._unanswered += 1
         held.propose(proposal, lambda reply: self._on_reply(message, is_commit, reply))
+
+    def _open_epoch(self, told: EpochTerms) -> None:
+        """The primary has one of its own by now. The one before it ended where this one begins."""
+        assert self._replica is not None
+        number = told.mark.number - 1
+        closed = EpochMark(told.mark.create_revision, number) if number else None
+        self._mark, self._is_synchronised = told.mark, True
+        self._replica.epoch_opened(told, closed)
 
     def _on_reply(self, message: Propose, is_commit: bool, reply: Reply | Exception) -> None:
         self._unanswered -= 1
         if self._is_over or isinstance(reply, Exception):
             return
         if message.acknowledge:
-            self._answer(reply.status, reply.fragment, reply)
+            claim = None
+            if message.epoch is not None and not self._is_synchronised and self._held is not None:
+                claim = self._claim(message.epoch, self._held.spool.copy)
+            self._answer(reply.status, reply.fragment, reply, claim)
         # To synchronise, a primary tries again on the same stream. One that is synchronised and yet does not fit has
         # lost track: it must not go on, and a Gazette primary only stops once the stream has ended.
         if reply.status is not Status.OK and (is_commit or not message.acknowledge):
@@ -181,11 +293,11 @@ class Replication:
         elif self._is_finishing:
             self.finish()
 
-    def _answer(self, status: Status, fragment: Fragment | None, reply: Reply) -> None:
+    def _answer(self, status: Status, fragment: Fragment | None, reply: Reply, claim: Claim | None) -> None:
         assert self._resolution is not None
         header = None if self._is_answered else self._resolution.header
         self._is_answered = True
-        self._port.answer(Answer(status, header, fragment, reply.registers))
+        self._port.answer(Answer(status, header, fragment, reply.registers, claim))
 
     def _refuse(self, status: Status) -> None:
         assert self._resolution is not None
@@ -193,7 +305,7 @@ class Replication:
         self._end(None)
 
     def _acked(self, held: HeldSpool, through: int | None) -> None:
-        if self._is_kin and through is not None and through > self._acked_through:
+        if self._is_kin and self._tells and through is not None and through > self._acked_through:
             self._acked_through = through
             held.acked(through, _nothing)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fragment.spool import NO_EPOCH, EpochMark
+from broker.durable_head import Claim, EpochTerms
 from protocol.errors import Status
 from protocol.fragment import Fragment
 from protocol.label import LabelSet
@@ -21,7 +21,8 @@ class Propose:
     acknowledge: bool = True
     # With the first message of a stream: under which Route it was opened, and for whom.
     header: Header | None = None
-    epoch: EpochMark = NO_EPOCH
+    # None to and from those who keep no epochs, and where one of these takes part.
+    epoch: EpochTerms | None = None
     # None to and from those who do not tell: Gazette's own brokers.
     acked_through: int | None = None
 
@@ -53,3 +54,5 @@ class Answer:
     header: Header | None = None
     fragment: Fragment | None = None
     registers: LabelSet | None = None
+    # To a synchronisation that named an epoch: what the peer has of it.
+    claim: Claim | None = None

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 
+from broker.durable_head import Claim, EpochTerms
 from broker.replication_message import Acked, Answer, Content, Message, Propose
-from fragment.spool import NO_EPOCH, EpochMark
+from fragment.spool import CopyEnd, EpochMark
 from protocol.errors import Status, UnavailableError, ValidationError
 from protocol.fragment import Fragment
 from protocol.gen import epoch_pb2
@@ -66,9 +67,11 @@ def _encoded_proposal(message: Propose) -> bytes:
             # Peers want to know all of them, or none.
             request.header.route.ClearField("endpoints")
         request.deprecated_journal = message.fragment.journal
-    if message.epoch != NO_EPOCH:
-        request.epoch.create_revision = message.epoch.create_revision
-        request.epoch.number = message.epoch.number
+    if (told := message.epoch) is not None:
+        epoch = request.epoch
+        epoch.create_revision, epoch.number = told.mark.create_revision, told.mark.number
+        epoch.begin, epoch.closed, epoch.void = told.begin, told.is_closed, told.is_void
+        epoch.oldest_begin = told.oldest_begin
     return request.SerializeToString()
 
 
@@ -89,7 +92,7 @@ def decode(raw: bytes) -> Message:
             LabelSet.from_proto(request.registers),
             request.acknowledge,
             Header.from_proto(request.header) if request.HasField("header") else None,
-            _epoch(request.epoch) if request.HasField("epoch") else NO_EPOCH,
+            _terms(request.epoch) if request.HasField("epoch") else None,
             request.acked_through,
         )
     if request.content:
@@ -114,8 +117,9 @@ def _content(raw: bytes) -> Content | None:
     return Content(memoryview(raw)[begin : begin + length], delta, through)
 
 
-def _epoch(message: epoch_pb2.Epoch) -> EpochMark:
-    return EpochMark(message.create_revision, message.number)
+def _terms(message: epoch_pb2.Epoch) -> EpochTerms:
+    mark = EpochMark(message.create_revision, message.number)
+    return EpochTerms(mark, message.begin, message.closed, message.void, message.oldest_begin)
 
 
 def encode_answer(answer: Answer) -> bytes:
@@ -126,6 +130,13 @@ def encode_answer(answer: Answer) -> bytes:
         response.fragment.CopyFrom(answer.fragment.to_proto())
         # Beside the fragment they are present even if there are none: a Go primary ends its process otherwise.
         response.registers.CopyFrom((answer.registers or LabelSet()).to_proto())
+    if (claim := answer.claim) is not None:
+        response.copy.spool_id = claim.spool_id
+        if claim.copy is not None:
+            response.copy.create_revision = claim.copy.epoch.create_revision
+            response.copy.number = claim.copy.epoch.number
+            response.copy.end = claim.copy.end
+            response.copy.registers = claim.copy.registers.to_proto().SerializeToString()
     return response.SerializeToString()
 
 
@@ -144,6 +155,18 @@ def decode_answer(raw: bytes) -> Answer:
             Header.from_proto(response.header) if response.HasField("header") else None,
             Fragment.from_proto(response.fragment) if response.HasField("fragment") else None,
             LabelSet.from_proto(response.registers) if response.HasField("registers") else None,
+            _claim(response.copy) if response.HasField("copy") else None,
         )
     except (DecodeError, ValidationError, ValueError) as error:
         raise UnavailableError(f"its answer makes no sense: {error}") from error
+
+
+def _claim(message: epoch_pb2.Copy) -> Claim:
+    if not message.number:
+        return Claim(message.spool_id)
+    registers = pb.LabelSet.FromString(message.registers)
+    validate(registers)
+    mark = EpochMark(message.create_revision, message.number)
+    if message.end < 0:
+        raise ValidationError("must not be negative", "Copy", "End")
+    return Claim(message.spool_id, CopyEnd(mark, message.end, LabelSet.from_proto(registers)))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
 from allocator.key_value import KeyValue
 from allocator.keys import Assignment, Item, Member, assignments_prefix, item_key, member_key
 from allocator.keyspace_view import KeySpaceView
-from broker.broker_member import KIN, BrokerMember
+from broker.broker_member import EPOCHS, KIN, BrokerMember
 from broker.cluster_keys import BrokerEntity, route_of
 from broker.journal_item import JournalItem
 from protocol.errors import PreconditionError, Status
@@ -57,8 +57,9 @@ class Resolution:
     local_id: ProcessId
     item: KeyValue[Item[JournalItem]] | None = None
     assignments: Sequence[KeyValue[Assignment[Route]]] = ()
-    # Members of our own kind.
+    # Members of our own kind; and the spool directories of those that keep epochs.
     kin: frozenset[ProcessId] = frozenset()
+    spool_ids: Mapping[ProcessId, bytes] = field(default_factory=dict, compare=False)
     # What we hold of the journal, be it for this request or not. Whose that is, only its owner knows.
     replica: object = field(default=None, compare=False)
 
@@ -85,6 +86,23 @@ class Resolution:
         return self.item.value.value.desired_replication
 
     @property
+    def root(self) -> str:
+        """Of the cluster's keys."""
+        assert self.item is not None
+        return self.item.key.removesuffix(item_key("", self.item.value.id))
+
+    @property
+    def keeps_epochs(self) -> bool:
+        """Whether all members do: with one that does not, Gazette's rules hold for all."""
+        return len(self.spool_ids) == len(self.header.route.members)
+
+    @property
+    def create_revision(self) -> int:
+        """Of the journal's item: its incarnation."""
+        assert self.item is not None
+        return self.item.create_revision
+
+    @property
     def is_consistent(self) -> bool:
         """Whether every assignment advertises the Route."""
         return all(kv.value.value.equivalent(self.header.route) for kv in self.assignments)
@@ -98,12 +116,12 @@ def resolved(view: KeySpaceView[BrokerEntity], root: str, own_id: ProcessId, wan
     item = _item(view, root, wanted)
     assigned = view.prefixed(assignments_prefix(root, wanted.journal)) if item is not None else ()
     assignments = cast(Sequence[KeyValue[Assignment[Route]]], assigned)
-    route, kin = _route(view, root, assignments)
+    route, kin, spool_ids = _route(view, root, assignments)
     serves = _server(route, local_id, wanted)
     status = _status(item, route, serves, local_id, wanted)
     etcd = EtcdRevision(view.header.cluster_id, view.header.member_id, view.revision, view.header.raft_term)
     header = Header(serves if status is Status.OK else local_id, route, etcd)
-    return Resolution(status, header, local_id, item, assignments, kin)
+    return Resolution(status, header, local_id, item, assignments, kin, spool_ids)
 
 
 def check_forwarded(view: KeySpaceView[BrokerEntity], local_id: ProcessId, wanted: Wanted) -> None:
@@ -134,17 +152,20 @@ def _item(view: KeySpaceView[BrokerEntity], root: str, wanted: Wanted) -> KeyVal
 
 def _route(
     view: KeySpaceView[BrokerEntity], root: str, assignments: Sequence[KeyValue[Assignment[Route]]]
-) -> tuple[Route, frozenset[ProcessId]]:
-    """The Route of these assignments with its endpoints, and which members are of our kind."""
+) -> tuple[Route, frozenset[ProcessId], dict[ProcessId, bytes]]:
+    """The Route of these assignments with its endpoints, which members are of our kind, and who keeps epochs where."""
     route = route_of(assignments)
     endpoints: dict[ProcessId, str] = {}
     kin: set[ProcessId] = set()
+    spool_ids: dict[ProcessId, bytes] = {}
     for member in route.members:
         kv = cast(KeyValue[Member[BrokerMember]] | None, view.get(member_key(root, *member)))
         endpoints[member] = kv.value.value.endpoint if kv is not None else ""
         if kv is not None and kv.value.value.capabilities & KIN:
             kin.add(member)
-    return route.with_endpoints(endpoints), frozenset(kin)
+        if kv is not None and kv.value.value.capabilities & EPOCHS and kv.value.value.spool_id:
+            spool_ids[member] = kv.value.value.spool_id
+    return route.with_endpoints(endpoints), frozenset(kin), spool_ids
 
 
 def _server(route: Route, local_id: ProcessId, wanted: Wanted) -> ProcessId | None:

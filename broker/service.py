@@ -184,7 +184,7 @@ class JournalService:
     async def _replicate(self, call: Call[bytes, bytes]) -> None:
         broker = self._served.broker
         STARTED.labels("Replicate").inc()
-        await replicate(broker.resolver, call, broker.now_ns)
+        await replicate(broker, call)
         COMPLETED.labels("Replicate", Status.OK.name).inc()
 
     async def _list_fragments(

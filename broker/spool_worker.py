@@ -14,9 +14,10 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Protocol
 
+from broker.durable_head import Fate
 from broker.metrics import COMMIT_BYTES, COMMITS, ROLLBACK_BYTES, ROLLBACKS
 from broker.pipeline import Sealed
-from fragment.spool import Digest, Proposal, Reply, Spool
+from fragment.spool import CopyEnd, Digest, Proposal, Reply, Spool
 from fragment.spool_writer import CompletedSpool, LocalFragment, Performed, SpoolWriter
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,11 @@ class SpoolObserver(Protocol):
 
     def acked(self, through: int) -> None: ...
 
-    def given_up(self) -> None:
+    def retired(self, copy: CopyEnd, fate: Fate) -> None:
+        """What was completed of this copy goes to this fate."""
+        ...
+
+    def given_up(self, copy: CopyEnd | None) -> None:
         """The spool is handed on, and nobody will acknowledge any more of it."""
         ...
 
@@ -51,6 +56,14 @@ class _Content:
 @dataclass(slots=True)
 class _Seal:
     done: Callable[[Sealed | Exception], None]
+
+
+@dataclass(slots=True)
+class _Prepare:
+    fate: Fate | None
+    done: Callable[[Exception | None], None]
+    # That of the spool as it was.
+    copy: CopyEnd | None = None
 
 
 @dataclass(slots=True)
@@ -75,7 +88,7 @@ class _HandOn:
     done: Callable[[], None]
 
 
-_Step = _Content | _Seal | _Propose | _Acked | _Release | _HandOn
+_Step = _Content | _Seal | _Prepare | _Propose | _Acked | _Release | _HandOn
 
 
 class SpoolWorker:
@@ -134,6 +147,9 @@ class SpoolWorker:
     def seal(self, done: Callable[[Sealed | Exception], None]) -> None:
         self._add(_Seal(done))
 
+    def prepare(self, fate: Fate | None, done: Callable[[Exception | None], None]) -> None:
+        self._add(_Prepare(fate, done))
+
     def propose(self, proposal: Proposal, done: Callable[[Reply | Exception], None]) -> None:
         self._queue(0)
         self._add(_Propose(proposal, done))
@@ -176,7 +192,7 @@ class SpoolWorker:
         """
         while self._steps:
             self._is_working = True
-            if isinstance(self._steps[0], _Content | _Propose | _HandOn):
+            if isinstance(self._steps[0], _Content | _Prepare | _Propose | _HandOn):
                 steps, self._steps = self._steps, []
                 self._executor.submit(self._do_all, steps)
                 return
@@ -218,6 +234,9 @@ class SpoolWorker:
                     fragment = writer.spool.next()
                     content_sum = fragment.sum if self._content_sum is None else self._content_sum.digest()
                     return Sealed(fragment, content_sum)
+                case _Prepare(fate, _):
+                    step.copy = writer.spool.copy
+                    return writer.unplace() if fate is None else writer.retire()
                 case _Propose(proposal, _):
                     return self._propose(proposal)
                 case _Acked(through, _):
@@ -270,6 +289,10 @@ class SpoolWorker:
             case _Seal(sealed):
                 assert isinstance(result, Sealed | Exception)
                 sealed(result)
+            case _Prepare(fate, prepared, copy):
+                if fate is not None and copy is not None and isinstance(result, Performed):
+                    self._observer.retired(copy, fate)
+                prepared(result if isinstance(result, Exception) else None)
             case _Propose(_, replied):
                 self._unqueue(0)
                 reply = result.reply if isinstance(result, Performed) else result
@@ -281,7 +304,7 @@ class SpoolWorker:
                 self.sums_content = False
                 self._released(self)
             case _HandOn(handed_on):
-                self._observer.given_up()
+                self._observer.given_up(self.spool.copy)
                 handed_on()
         if isinstance(result, Exception) and self._failed is not None:
             self._failed(result)

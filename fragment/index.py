@@ -71,6 +71,8 @@ class Index(Generic[FileT]):
         # By begin, of which there is one in a cover set: exactly those of `_local`.
         self._files: dict[int, FileT] = {}
         self._subscribers: set[Callable[[], None]] = set()
+        # Bytes from here on are known to be on their way to a store: nobody is sent past them.
+        self.awaited_from: int | None = None
 
     @property
     def divergences(self) -> Sequence[Divergence]:
@@ -132,12 +134,33 @@ class Index(Generic[FileT]):
     def _may_jump_to(self, fragment: Fragment, now_s: int) -> bool:
         if fragment.mod_time == 0:
             return False
-        return fragment.begin == self._all.begin or fragment.mod_time < now_s - JUMP_AGE_S
+        is_first = fragment.begin == self._all.begin
+        if is_first and self.awaited_from is not None and self.awaited_from < fragment.begin:
+            return False
+        return is_first or fragment.mod_time < now_s - JUMP_AGE_S
 
     def summary(self) -> Summary:
         if not len(self._all):
             return Summary(0, 0, 0)
         return Summary(self._all.begin, self._all.end, self._all[len(self._all) - 1].mod_time)
+
+    def stored_through(self, begin: int) -> int:
+        """Up to where everything from `begin` on is in a store, as far as the latest listing tells; at least `begin`."""
+        through = begin
+        for fragment in self._all.chain(begin):
+            if fragment.begin > through or not fragment.mod_time:
+                break
+            through = max(through, fragment.end)
+        return through
+
+    def held_through(self, begin: int) -> int:
+        """Up to where everything from `begin` on can be read, here or from a store; at least `begin`."""
+        through = begin
+        for fragment in self._all.chain(begin):
+            if fragment.begin > through:
+                break
+            through = max(through, fragment.end)
+        return through
 
     def page(self, token: int, limit: int, begin_mod_time: int = 0, end_mod_time: int = 0) -> Page:
         """Up to `limit` fragments that begin at `token` or later, for ListFragments.

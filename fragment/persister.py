@@ -20,6 +20,8 @@ from fragment.compressor import Compressor
 from fragment.persist_queue import PersistQueue
 from fragment.spool import NO_EPOCH, EpochMark
 from fragment.spool_compression import SpoolCompression
+from fragment.spool_file import SpoolFile
+from fragment.spool_recovery import Worth
 from fragment.spool_writer import CompletedSpool
 from fragment.stores.blob_store import BlobStore, StoreDeniedError
 from protocol.codec import CompressionCodec
@@ -66,6 +68,10 @@ class Item:
     stored: Fragment | None = None
     # Where the epoch was closed, if that is below the end: the rest was never part of the journal.
     cut_at: int | None = None
+    # Up to where its content is sound, if it is damaged.
+    sound_through: int | None = None
+    # Whether the store has it already, from another.
+    is_spare: bool = False
     is_closed: bool = False
     is_counted_off: bool = False
     # Whether it was given up with bytes of which nobody here can tell whether they were acknowledged: its files stay.
@@ -81,15 +87,22 @@ class Item:
         return (self.fragment.journal, self.create_revision), self.fragment.begin
 
     @property
+    def needs_no_log(self) -> bool:
+        return self.mark == NO_EPOCH or self.completed.is_superseded or self.is_closed
+
+    @property
     def mark(self) -> EpochMark:
         """The epoch whose acknowledgements and whose close decide this spool."""
         return self.completed.spool.epoch
 
     def decided(self) -> Fragment | None:
-        """What of it is part of the journal; None if nothing is."""
-        if self.cut_at is None:
-            return self.fragment if self.fragment.content_length else None
-        return self.completed.spool.commit_at(self.cut_at)
+        """What of it is part of the journal; None if nothing is. If it was cut, its log is read."""
+        end = self.fragment.end if self.cut_at is None else self.cut_at
+        if self.sound_through is not None:
+            end = min(end, self.sound_through)
+        if self.is_spare or end <= self.fragment.begin:
+            return None
+        return self.fragment if end >= self.fragment.end else self.completed.file.commit_at(end)
 
 
 class Persister:
@@ -102,16 +115,26 @@ class Persister:
         chance: random.Random,
         *,
         persisted: Callable[[Fragment], None] = lambda _: None,
+        joined: Callable[[Fragment, SpoolFile, int], None] = lambda *_: None,
+        may_upload: Callable[[], bool] = lambda: True,
         discard_deleted: bool = False,
     ) -> None:
-        """`persisted` hears of every fragment that is seen in a store. `discard_deleted` is the operator's word that
-        bytes of deleted journals that are not uploaded yet may be thrown away."""
+        """`persisted` hears of every fragment that is seen in a store, and `joined` of what is decided after its replica
+        was given up: a fragment, where it is, and of which incarnation. While `may_upload` is false, nothing is uploaded
+        of an epoch that is not known to be closed: this broker may have lost its lease, and its journals be elsewhere.
+        `discard_deleted` is the operator's word that bytes of deleted journals that are not uploaded yet may be thrown
+        away."""
         self._open_store = open_store
         self._compression = compression
         self._spec_now = spec_now
         self._clock = clock
         self._persisted = persisted
+        self._joined = joined
+        self._may_upload = may_upload
         self._discard_deleted = discard_deleted
+        # All that are not done, by journal; and those that readers have yet to be told of.
+        self._held: dict[str, dict[Item, None]] = {}
+        self._to_join: list[Item] = []
         self._queue: PersistQueue[Item] = PersistQueue(PARALLEL_MAX, chance)
         # Spools with commits that are not known to be acknowledged, by journal.
         self._undecided: dict[str, list[Item]] = {}
@@ -138,25 +161,79 @@ class Persister:
         spool = completed.spool
         item = Item(completed, create_revision, self._clock(), owner)
         is_decided = spool.acked_through is None or spool.acked_through >= spool.fragment.end
-        if not is_decided:
-            self._undecided.setdefault(spool.fragment.journal, []).append(item)
-        self._queue.add(item, self._clock(), primary=primary, is_open=is_decided, at=item.place)
+        self._add(item, is_decided=is_decided, primary=primary)
         COMPLETED.inc()
-        WAITING_BYTES.inc(spool.fragment.content_length)
+
+    def adopt(self, completed: CompletedSpool, create_revision: int, worth: Worth, sound_through: int) -> None:
+        """Take over what an earlier process left behind. What is to become of it is for its epoch to tell."""
+        item = Item(completed, create_revision, self._clock())
+        if worth is Worth.STORED:
+            item.is_counted_off = True
+            self._kept.setdefault(item.fragment.journal, []).append(item)
+            return
+        item.sound_through = sound_through if worth is Worth.DAMAGED else None
+        self._add(item, is_decided=False, primary=True)
+
+    def _add(self, item: Item, *, is_decided: bool, primary: bool) -> None:
+        journal = item.fragment.journal
+        if not is_decided:
+            self._undecided.setdefault(journal, []).append(item)
+        self._held.setdefault(journal, {})[item] = None
+        self._queue.add(item, self._clock(), primary=primary, is_open=is_decided, at=item.place)
+        WAITING_BYTES.inc(item.fragment.content_length)
         self._changed.set()
+
+    def local(self, journal: str, create_revision: int) -> list[tuple[Fragment, SpoolFile]]:
+        """What there is of a journal here that is decided and not in a store: for a replica that starts. What was cut
+        is told later, by ``joined``."""
+        undecided = self._undecided.get(journal, ())
+        return [
+            (item.fragment, item.completed.file)
+            for item in self._held.get(journal, ())
+            if item.create_revision == create_revision and item not in undecided and _is_whole(item)
+        ]
 
     def acked(self, journal: str, epoch: EpochMark, through: int) -> None:
         """All holders of that epoch have the bytes below `through`."""
         undecided = self._undecided.get(journal, ())
         self._decide(journal, [item for item in undecided if item.mark == epoch and item.fragment.end <= through])
 
-    def closed(self, journal: str, epoch: EpochMark, end: int) -> None:
-        """An epoch was closed at `end`: what its spools hold beyond was never part of the journal."""
-        items = [item for item in self._undecided.get(journal, ()) if item.mark == epoch]
+    def closed(self, journal: str, epoch: EpochMark, end: int, owner: object = None) -> None:
+        """An epoch was closed at `end`: what its spools hold beyond was never part of the journal. Those of `owner`
+        alone, if there is one."""
+
+        def is_meant(item: Item) -> bool:
+            return item.mark == epoch and (owner is None or item.owner is owner)
+
+        items = [item for item in self._undecided.get(journal, ()) if is_meant(item)]
         for item in items:
             item.cut_at = end if end < item.fragment.end else None
+        self._to_join.extend(items)
+        self._decide(journal, items)
+        self._release(journal, is_meant)
+
+    def spared(self, journal: str, epoch: EpochMark) -> None:
+        """The store has all that there was of an epoch."""
+        items = [item for item in self._undecided.get(journal, ()) if item.mark == epoch]
+        for item in items:
+            item.is_spare = True
         self._decide(journal, items)
         self._release(journal, lambda item: item.mark == epoch)
+
+    def acked_only(self, journal: str, epoch: EpochMark, *, is_over: bool = True) -> None:
+        """What there is of an epoch counts as far as it knows to be acknowledged. Unless the epoch is over, what is
+        left stays on disk, for what it tells of it."""
+        items = [
+            item
+            for item in self._undecided.get(journal, ())
+            if item.mark == epoch and item.completed.spool.acked_through is not None
+        ]
+        for item in items:
+            item.cut_at = item.completed.spool.acked_through
+        self._to_join.extend(items)
+        self._decide(journal, items)
+        if is_over:
+            self._release(journal, lambda item: item.mark == epoch)
 
     def give_up(self, journal: str, owner: object, through: int) -> None:
         """`owner` will hear of no more acknowledgements: what it holds beyond `through` is for others to tell.
@@ -164,7 +241,7 @@ class Persister:
         They have it if it was acknowledged. If it was not, it may be part of the journal or not, and a copy that says
         otherwise than theirs must not get into the store.
         """
-        items = [item for item in self._undecided.get(journal, ()) if item.owner is owner]
+        items = [item for item in self._undecided.get(journal, ()) if item.owner is owner and item.mark == NO_EPOCH]
         for item in items:
             item.cut_at = through if through < item.fragment.end else None
             item.is_left = item.cut_at is not None
@@ -204,6 +281,7 @@ class Persister:
         async with asyncio.TaskGroup() as uploads:
             while True:
                 self._changed.clear()
+                await self._join()
                 for item in self._queue.start(self._clock()):
                     uploads.create_task(self._attempt(item))
                 due_s = self._queue.next_due_s()
@@ -223,16 +301,38 @@ class Persister:
         self._is_exiting = True
         self._queue.hurry()
         self._changed.set()
-        while len(self._queue) > sum(map(len, self._undecided.values())):
+        while len(self._queue) > sum(map(len, self._undecided.values())) + self._held_back:
             self._settled.clear()
             await self._settled.wait()
+
+    @property
+    def _held_back(self) -> int:
+        """How many wait for a lease, which a process that is about to end does not get again."""
+        if self._may_upload():
+            return 0
+        undecided = {item for items in self._undecided.values() for item in items}
+        return sum(not self._is_free(item) and item not in undecided for item in self._queue.items())
+
+    def _is_free(self, item: Item) -> bool:
+        """Whether it may be uploaded whoever has the journal."""
+        return item.mark == NO_EPOCH or item.is_closed or item.is_spare or self._may_upload()
+
+    async def _join(self) -> None:
+        """Have readers know of what was decided late, before it is uploaded: a store may be long down."""
+        while self._to_join:
+            item = self._to_join.pop()
+            self._tell_of(item, await asyncio.to_thread(item.decided))
+
+    def _tell_of(self, item: Item, decided: Fragment | None) -> None:
+        if decided is not None:
+            self._joined(decided, item.completed.file, item.create_revision)
 
     async def _attempt(self, item: Item) -> None:
         try:
             await self._persist(item)
         except CorruptError:
             # It will not get better. The files stay where they are, for whoever looks into it, or for a restart.
-            self._queue.done(item)
+            self._done(item)
             CORRUPT.inc()
             log.exception("spool is damaged and will not be persisted", extra=_fields(item))
         except Exception as error:
@@ -244,11 +344,18 @@ class Persister:
             extra = {**_fields(item), "error": str(error), "retry_s": round(pause_s, 1)}
             log.warning("fragment could not be persisted (will retry)", extra=extra)
         else:
-            self._queue.done(item)
+            self._done(item)
             self._count_off(item)
         self._compression.forget(item.completed.file)
         self._changed.set()
         self._settled.set()
+
+    def _done(self, item: Item) -> None:
+        self._queue.done(item)
+        held = self._held.get(item.fragment.journal, {})
+        held.pop(item, None)
+        if not held:
+            self._held.pop(item.fragment.journal, None)
 
     def _count_off(self, item: Item) -> None:
         if not item.is_counted_off:
@@ -258,7 +365,11 @@ class Persister:
     async def _persist(self, item: Item) -> None:
         """Have the item's object in a store, and its files gone."""
         if item.stored is None:
-            decided = item.decided()
+            if not self._is_free(item):
+                raise UnavailableError(
+                    "this broker may have lost its lease of etcd: others may have the journal by now"
+                )
+            decided = await asyncio.to_thread(item.decided) if item.cut_at is not None else item.decided()
             if decided is not None:
                 spec, fragment = self._destination(item, decided)
                 if spec is not None and not spec.fragment.stores:
@@ -271,21 +382,28 @@ class Persister:
         await self._let_go_of_files(item)
 
     async def _let_go_of_files(self, item: Item) -> None:
+        await asyncio.to_thread(self._let_go, item)
+        self._keep_log(item)
+
+    def _let_go(self, item: Item) -> None:
+        """Of all files that are of no more use."""
         file = item.completed.file
         if item.is_left:
             return
-        if item.mark == NO_EPOCH or item.completed.is_superseded or item.is_closed:
-            await asyncio.to_thread(file.remove)
-            return
+        if item.needs_no_log:
+            file.remove()
         # The directory must not seem to have no commit of an epoch that may still be open. An ended spool takes no
-        # further record, so it stays as it is.
-        if not file.has_ended:
-            await asyncio.to_thread(file.remove_content, item.completed.spool)
-        self._kept.setdefault(item.fragment.journal, []).append(item)
+        # further record, and a damaged one must not seem to be sound: they stay as they are.
+        elif not file.has_ended and item.sound_through is None:
+            file.remove_content(item.completed.spool)
+
+    def _keep_log(self, item: Item) -> None:
+        if not item.is_left and not item.needs_no_log:
+            self._kept.setdefault(item.fragment.journal, []).append(item)
 
     def _tell_of_cut(self, item: Item, decided: Fragment | None) -> None:
         kept_to = decided.end if decided else item.fragment.begin
-        if kept_to == item.fragment.end:
+        if kept_to == item.fragment.end or item.is_spare:
             return
         CUT_BYTES.inc(item.fragment.end - kept_to)
         extra = {"journal": item.fragment.journal, "begin": kept_to, "end": item.fragment.end}
@@ -371,6 +489,12 @@ class Persister:
                 "path postfix template cannot be used: fragments are stored without a postfix",
                 extra={"journal": journal, "template": template[:256], "error": str(error)},
             )
+
+
+def _is_whole(item: Item) -> bool:
+    return (
+        item.cut_at is None and item.sound_through is None and not item.is_spare and bool(item.fragment.content_length)
+    )
 
 
 def _fields(item: Item) -> dict[str, object]:

@@ -45,6 +45,15 @@ NO_EPOCH = EpochMark(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
+class CopyEnd:
+    """How far the commits of one epoch go in a spool, and the journal's registers there."""
+
+    epoch: EpochMark
+    end: int
+    registers: LabelSet
+
+
+@dataclass(frozen=True, slots=True)
 class Write:
     """Put `data` into the content file at `position`, over whatever a rolled back append left there."""
 
@@ -111,9 +120,6 @@ class Proposal:
     # Bytes below are known to be with every holder. None: this primary does not tell, as Go's do not, and a
     # commit is visible where it is applied.
     acked_through: int | None = None
-    # Whether it is the first of whoever takes the spool over, and whether it asks for an answer.
-    opens: bool = False
-    asks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +132,11 @@ class Spool:
     pending: int = 0
     # Unix nanoseconds of the fragment's first commit here; None before it.
     first_append_ns: int | None = None
-    epoch: EpochMark = NO_EPOCH
+    # Of the last commit that came with an epoch. To go on at another offset does not move it.
+    copy: CopyEnd | None = None
     acked_through: int | None = None
     # Commits that are not yet known to be with every holder, oldest first: only the acknowledged may be read.
     unseen: tuple[Fragment, ...] = ()
-    # The last commit of this fragment that readers were shown.
-    shown: Fragment | None = None
     # Of the committed bytes, and of those with the pending ones. Never updated in place.
     _committed: Digest = field(default_factory=hashlib.sha1, repr=False, compare=False)
     _running: Digest = field(default_factory=hashlib.sha1, repr=False, compare=False)
@@ -140,6 +145,11 @@ class Spool:
     def fresh(cls, journal: str) -> Spool:
         """As a replica starts: empty, at zero, and not compressed until a proposal says so."""
         return cls(Fragment(journal, 0, 0, NO_SUM, CompressionCodec.NONE))
+
+    @property
+    def epoch(self) -> EpochMark:
+        """That of the last commit."""
+        return NO_EPOCH if self.copy is None else self.copy.epoch
 
     def next(self) -> Fragment:
         """The fragment as it would be if the pending content were committed."""
@@ -166,10 +176,6 @@ class Spool:
 
     def propose(self, proposal: Proposal) -> tuple[Spool, tuple[Effect, ...]]:
         """The spool after a proposal, and what is to be done; the last effect is the Reply."""
-        if self._hides(proposal):
-            known, shown = self.acked(proposal.acked_through)
-            spool, effects = replace(known, unseen=()).propose(proposal)
-            return spool, (*shown, *effects)
         rolled, effects = self._rolled(proposal) if self._rolls(proposal.fragment) else (self, ())
         if rolled.is_at(proposal):
             spool, shown = rolled.rolled_back().acked(proposal.acked_through)
@@ -180,20 +186,6 @@ class Spool:
             # The content first: a record on disk whose bytes are not is damage.
             return spool, (*effects, _SYNC, Record(spool), _SYNC, *shown, _OK)
         return rolled, (*effects, Reply(Status.PROPOSAL_MISMATCH, rolled.fragment, rolled.registers))
-
-    def _hides(self, proposal: Proposal) -> bool:
-        """Whether commits that are not acknowledged by now are never to be shown from here.
-
-        To synchronise is to go on from the furthest end there is, so what lies before it may be with one holder alone,
-        and be lost with it after it was read. Only from the store it can be read. If all hold the very fragment that is
-        proposed first, nothing of the kind has happened.
-        """
-        if not self.unseen or proposal.acked_through is None:
-            return False
-        if proposal.opens:
-            return not (self.fragment.content_length and self.is_at(proposal))
-        proposed = proposal.fragment
-        return proposal.asks and self._rolls(proposed) and proposed.begin != self.fragment.begin
 
     def is_at(self, proposal: Proposal) -> bool:
         """Whether the proposal is what is committed here already."""
@@ -227,24 +219,31 @@ class Spool:
             self.registers,
             self.pending,
             self.first_append_ns,
-            self.epoch,
+            self.copy,
             acked,
             self.unseen[len(seen) :],
-            longest.get(self.fragment.begin, self.shown),
             self._committed,
             self._running,
         )
         return spool, tuple(Visible(held) for held in longest.values())
 
-    def commit_at(self, end: int) -> Fragment | None:
-        """The greatest commit at or below `end`, of those that a closed epoch can leave standing."""
-        held = [self.shown, *(commit for commit in self.unseen if commit.begin == self.fragment.begin)]
-        fitting = [commit for commit in held if commit is not None and commit.end <= end]
-        return fitting[-1] if fitting else None
-
     def complete(self) -> tuple[Spool, tuple[Effect, ...]]:
         """After the replica was given up: an empty spool at the same end, and this one handed on."""
         return self._emptied(replace(self.fragment, begin=self.fragment.end, sum=NO_SUM)), self._handed_on()
+
+    def retired(self) -> tuple[Spool, tuple[Effect, ...]]:
+        """Handed on, for a spool that knows nothing of the journal: others decide where it goes on."""
+        return Spool.fresh(self.fragment.journal), self._handed_on()
+
+    def unplaced(self) -> tuple[Spool, tuple[Effect, ...]]:
+        """As it takes part in a synchronisation: an empty spool has no place, and counts by its last commit alone.
+
+        An earlier synchronisation may have moved it on and failed, to where nobody has any bytes.
+        """
+        if self.fragment.content_length or not self.fragment.end:
+            return self.rolled_back(), ()
+        fresh = Spool.fresh(self.fragment.journal)
+        return replace(fresh, copy=self.copy, acked_through=self.acked_through, unseen=self.unseen), self._handed_on()
 
     def _evolved(self, pending: int, running: Digest) -> Spool:
         # Spelled out, as in `committed_as`: `dataclasses.replace` takes five times as long, for every chunk.
@@ -253,10 +252,9 @@ class Spool:
             self.registers,
             pending,
             self.first_append_ns,
-            self.epoch,
+            self.copy,
             self.acked_through,
             self.unseen,
-            self.shown,
             self._committed,
             running,
         )
@@ -274,7 +272,9 @@ class Spool:
         spool = replace(self._emptied(empty), registers=registers)
         if empty.begin == self.fragment.begin:
             return spool, ()
-        if self.epoch == NO_EPOCH or self.epoch != proposal.epoch:
+        is_in_epoch = self.copy is not None and self.copy.epoch == proposal.epoch and self.copy.end == empty.begin
+        if not is_in_epoch:
+            # A record here would say that the bytes up to there are held.
             return spool, self._handed_on()
         # Inside an epoch the directory must at no time seem to have no commit of it.
         whole = Completed(self.rolled_back(), is_superseded=True) if self.fragment.content_length else Abandoned()
@@ -286,7 +286,7 @@ class Spool:
         return (Completed(self.rolled_back()),) if keep else (Abandoned(),)
 
     def _emptied(self, empty: Fragment) -> Spool:
-        return Spool(empty, self.registers, epoch=self.epoch, acked_through=self.acked_through, unseen=self.unseen)
+        return Spool(empty, self.registers, copy=self.copy, acked_through=self.acked_through, unseen=self.unseen)
 
     def committed_as(self, proposal: Proposal) -> Spool:
         return Spool(
@@ -294,13 +294,18 @@ class Spool:
             proposal.registers,
             0,
             proposal.now_ns if self.first_append_ns is None else self.first_append_ns,
-            proposal.epoch,
+            _copy_end(proposal),
             self.acked_through,
             (*self.unseen, proposal.fragment),
-            self.shown,
             self._running,
             self._running,
         )
+
+
+def _copy_end(proposal: Proposal) -> CopyEnd | None:
+    if proposal.epoch == NO_EPOCH:
+        return None
+    return CopyEnd(proposal.epoch, proposal.fragment.end, proposal.registers)
 
 
 def _later(known: int | None, told: int | None) -> int | None:

@@ -21,7 +21,7 @@ from weakref import WeakSet
 from fragment.spool_budget import SpoolBudget
 from fragment.spool_file import CONTENT_SUFFIX, LOG_SUFFIX, PACKED_SUFFIX, SpoolEndedError, SpoolFile
 from fragment.spool_log import LogEncoder, decode
-from fragment.spool_recovery import Copy, classify
+from fragment.spool_recovery import Copy, Worth, classify
 from protocol import duration
 from protocol.errors import GazetteError, UnavailableError, ValidationError
 from protocol.fragment import Fragment
@@ -66,12 +66,23 @@ class RecoveredSpool:
     stem: Path
     copy: Copy
     size_bytes: int
-    budget: SpoolBudget
+    directory: SpoolDirectory
+
+    def reopened(self) -> SpoolFile:
+        """Its files, to be read and uploaded. Nothing more is ever written to the content."""
+        last = self.copy.last
+        assert last is not None, "nothing was ever committed to it"
+        directory = self.directory
+        encoder = LogEncoder(directory.boot_id, directory.syncs_commits, last.spec)
+        file = SpoolFile.reopened(self.stem, last.begin, encoder, directory.budget, self.copy.log_length)
+        if self.copy.worth is not Worth.DAMAGED:
+            file.cut_log()
+        return file
 
     def remove(self) -> None:
         for suffix in (LOG_SUFFIX, CONTENT_SUFFIX):
             self.stem.with_name(self.stem.name + suffix).unlink(missing_ok=True)
-        self.budget.shrink(self.size_bytes)
+        self.directory.budget.shrink(self.size_bytes)
 
 
 class SpoolDirectory:
@@ -104,7 +115,7 @@ class SpoolDirectory:
         """Files for a fragment that begins. Their name is for people; what they hold is in the log."""
         journal = hashlib.sha1(fragment.journal.encode()).hexdigest()[:12]
         stem = self.path / f"{journal}-{fragment.begin:016x}-{secrets.token_hex(4)}"
-        file = SpoolFile(stem, fragment.begin, LogEncoder(self.boot_id, self.syncs_commits), self.budget)
+        file = SpoolFile.created(stem, fragment.begin, LogEncoder(self.boot_id, self.syncs_commits), self.budget)
         with self._files_lock:
             self._files.add(file)
         if self.syncs_commits:
@@ -125,7 +136,7 @@ class SpoolDirectory:
             files = [stem.with_name(stem.name + suffix) for suffix in (LOG_SUFFIX, CONTENT_SUFFIX)]
             size_bytes = sum(file.stat().st_size for file in files if file.exists())
             self.budget.grow(size_bytes)
-            yield RecoveredSpool(stem, self._classified(stem), size_bytes, self.budget)
+            yield RecoveredSpool(stem, self._classified(stem), size_bytes, self)
 
     def sync_dirty(self) -> list[SpoolEndedError]:
         """Sync every spool that was written since the last time. A spool whose sync fails has ended, and is told."""

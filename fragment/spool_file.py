@@ -12,8 +12,10 @@ from pathlib import Path
 
 from fragment.spool import Spool
 from fragment.spool_budget import SpoolBudget
-from fragment.spool_log import LogEncoder
+from fragment.spool_log import LogEncoder, decode
+from fragment.spool_recovery import fragment_at
 from protocol.errors import UnavailableError
+from protocol.fragment import Fragment
 
 CONTENT_SUFFIX = ".content"
 LOG_SUFFIX = ".commits"
@@ -32,7 +34,7 @@ class SpoolFile:
     """Open files of one fragment. They close when the last who holds this lets go."""
 
     def __init__(self, stem: Path, begin: int, encoder: LogEncoder, budget: SpoolBudget) -> None:
-        """Create both files. `stem` is their path without suffix; `begin` is where the fragment does."""
+        """`stem` is the path of both files without suffix; `begin` is where the fragment does."""
         self.stem = stem
         self.begin = begin
         self._encoder = encoder
@@ -49,14 +51,36 @@ class SpoolFile:
         self._log_dirty = False
         self._is_released_by_holders = False
         self._log = self._content = -1
+
+    @classmethod
+    def created(cls, stem: Path, begin: int, encoder: LogEncoder, budget: SpoolBudget) -> SpoolFile:
+        file = cls(stem, begin, encoder, budget)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
             # The log first: content without a log was never committed, a log without content may have lost it.
-            self._log = os.open(self.log_path, flags, 0o640)
-            self._content = os.open(self.content_path, flags, 0o640)
+            file._log = os.open(file.log_path, flags, 0o640)
+            file._content = os.open(file.content_path, flags, 0o640)
         except OSError as error:
-            self.remove()
+            file.remove()
             raise _unavailable("create", stem, error) from error
+        return file
+
+    @classmethod
+    def reopened(cls, stem: Path, begin: int, encoder: LogEncoder, budget: SpoolBudget, log_length: int) -> SpoolFile:
+        """What an earlier process left, which the budget counts already. Its log is good up to `log_length`, where the
+        next record goes."""
+        file = cls(stem, begin, encoder, budget)
+        flags = os.O_RDWR | os.O_CLOEXEC
+        try:
+            file._log = os.open(file.log_path, flags)
+            if file.content_path.exists():
+                file._content = os.open(file.content_path, flags)
+                file._content_length = os.fstat(file._content).st_size
+        except OSError as error:
+            raise _unavailable("open", stem, error) from error
+        file._log_length = log_length
+        file._counted = file._content_length + os.fstat(file._log).st_size
+        return file
 
     @property
     def content_path(self) -> Path:
@@ -130,6 +154,15 @@ class SpoolFile:
     def read(self, position: int, length: int) -> bytes:
         """Up to `length` bytes at `position`, as many as there are."""
         return os.pread(self._content, length, position)
+
+    def commit_at(self, end: int) -> Fragment | None:
+        """The greatest commit at or below `end`, by the log: where the content is cut if its epoch is closed there."""
+        records = decode(os.pread(self._log, self._log_length, 0)).records
+        return next((fragment_at(record) for record in reversed(records) if self.begin < record.end <= end), None)
+
+    def cut_log(self) -> None:
+        """Without what follows the last whole record, which a crash has left: a record after it would count as damage."""
+        os.ftruncate(self._log, self._log_length)
 
     def content_fileno(self) -> int:
         """For whoever sends or compresses the content. Valid while this object is held."""

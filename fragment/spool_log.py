@@ -57,12 +57,13 @@ class LogEncoder:
     """Makes the frames of one log. What its records share is encoded once: a commit should cost little more
     than the write of its record."""
 
-    def __init__(self, boot_id: bytes, synced: bool) -> None:
+    def __init__(self, boot_id: bytes, synced: bool, last_spec: bytes | None = None) -> None:
+        """`last_spec` is that of the log's last record, where there is one already."""
         self.synced = synced
         self._boot_id = boot_id
         self._shared_key: object = None
         self._shared = b""
-        self._last_spec: bytes | None = None
+        self._last_spec = last_spec
 
     @property
     def last_spec(self) -> bytes:

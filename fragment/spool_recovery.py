@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from fragment.spool import NO_EPOCH, CopyEnd, Spool
 from fragment.spool_log import CommitRecord, Log, Tail
 from protocol.fragment import NO_SUM, Fragment
 
@@ -35,6 +36,8 @@ class Copy:
     records: tuple[CommitRecord, ...]
     # The greatest commit whose bytes are all there and match its sum.
     verified: CommitRecord | None
+    # Where the last whole record of the log ends.
+    log_length: int = 0
 
     @property
     def last(self) -> CommitRecord | None:
@@ -54,6 +57,22 @@ class Copy:
         return fitting[-1] if fitting else None
 
 
+def spool_of(copy: Copy) -> Spool:
+    """As it was at its last commit, or at the last that its content bears out."""
+    last = copy.last
+    assert last is not None, "nothing was ever committed to it"
+    held = last if copy.worth is not Worth.DAMAGED else (copy.verified or copy.records[0])
+    mark = last.epoch
+    end = None if mark == NO_EPOCH else CopyEnd(mark, last.end, last.registers)
+    return Spool(
+        fragment_at(held),
+        held.registers,
+        first_append_ns=held.first_append_ns,
+        copy=end,
+        acked_through=last.acked_through,
+    )
+
+
 def fragment_at(record: CommitRecord) -> Fragment:
     """The fragment as it was at that commit."""
     return Fragment(record.journal, record.begin, record.end, record.sum, record.codec)
@@ -67,13 +86,13 @@ def classify(log: Log, content: Iterable[bytes], content_length: int, boot_id: b
         return Copy(Worth.EMPTY, "", (), None)
     last = log.records[-1]
     if last.persisted and log.tail is not Tail.DAMAGED:
-        return Copy(Worth.STORED, "", log.records, None)
+        return Copy(Worth.STORED, "", log.records, None, log.length)
     verified = _verified(log.records, content)
     reason = _damage(log, last, content_length, verified, boot_id)
     if reason:
-        return Copy(Worth.DAMAGED, reason, log.records, verified)
+        return Copy(Worth.DAMAGED, reason, log.records, verified, log.length)
     exact = log.tail is Tail.WHOLE and content_length == last.end - last.begin
-    return Copy(Worth.WHOLE if exact else Worth.CUT, "", log.records, verified)
+    return Copy(Worth.WHOLE if exact else Worth.CUT, "", log.records, verified, log.length)
 
 
 def _damage(log: Log, last: CommitRecord, content_length: int, verified: CommitRecord | None, boot_id: bytes) -> str:

@@ -101,6 +101,14 @@ class SpoolWriter:
         """Hand the spool on, as when the replica is given up."""
         return self._perform(*self.spool.complete())
 
+    def retire(self) -> Performed:
+        """Hand the spool on, and go on as one that knows nothing of the journal."""
+        return self._perform(*self.spool.retired())
+
+    def unplace(self) -> Performed:
+        """Be ready to take part in a synchronisation."""
+        return self._perform(*self.spool.unplaced())
+
     def _perform(self, spool: Spool, effects: tuple[Effect, ...]) -> Performed:
         reply: Reply | None = None
         completed: CompletedSpool | None = None

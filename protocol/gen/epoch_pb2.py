@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18protocol/gen/epoch.proto\x12\tpygazette\"?\n\x05\x45poch\x12\x17\n\x0f\x63reate_revision\x18\x01 \x01(\x03\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\r\n\x05\x62\x65gin\x18\x03 \x01(\x03\"N\n\x04\x43opy\x12\x10\n\x08spool_id\x18\x01 \x01(\x0c\x12\x17\n\x0f\x63reate_revision\x18\x02 \x01(\x03\x12\x0e\n\x06number\x18\x03 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18protocol/gen/epoch.proto\x12\tpygazette\"s\n\x05\x45poch\x12\x17\n\x0f\x63reate_revision\x18\x01 \x01(\x03\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\r\n\x05\x62\x65gin\x18\x03 \x01(\x03\x12\x0e\n\x06\x63losed\x18\x04 \x01(\x08\x12\x0c\n\x04void\x18\x05 \x01(\x08\x12\x14\n\x0coldest_begin\x18\x06 \x01(\x03\"a\n\x04\x43opy\x12\x10\n\x08spool_id\x18\x01 \x01(\x0c\x12\x17\n\x0f\x63reate_revision\x18\x02 \x01(\x03\x12\x0e\n\x06number\x18\x03 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x03\x12\x11\n\tregisters\x18\x05 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,7 +32,7 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protocol.gen.epoch_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_EPOCH']._serialized_start=39
-  _globals['_EPOCH']._serialized_end=102
-  _globals['_COPY']._serialized_start=104
-  _globals['_COPY']._serialized_end=182
+  _globals['_EPOCH']._serialized_end=154
+  _globals['_COPY']._serialized_start=156
+  _globals['_COPY']._serialized_end=253
 # @@protoc_insertion_point(module_scope)

@@ -27,20 +27,32 @@ class Epoch(_message.Message):
     CREATE_REVISION_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
     BEGIN_FIELD_NUMBER: _builtins.int
+    CLOSED_FIELD_NUMBER: _builtins.int
+    VOID_FIELD_NUMBER: _builtins.int
+    OLDEST_BEGIN_FIELD_NUMBER: _builtins.int
     create_revision: _builtins.int
     """CreateRevision of the journal's item in etcd."""
     number: _builtins.int
     begin: _builtins.int
+    closed: _builtins.bool
+    """With a synchronisation: the epoch is closed, so that no copy of it takes part."""
+    void: _builtins.bool
+    """With a synchronisation: a member that keeps no epochs has taken part, so that live spools count as Gazette counts them."""
+    oldest_begin: _builtins.int
+    """Where the oldest epoch begins whose bytes the store may not have yet: readers are not sent past them."""
     def __init__(
         self,
         *,
         create_revision: _builtins.int = ...,
         number: _builtins.int = ...,
         begin: _builtins.int = ...,
+        closed: _builtins.bool = ...,
+        void: _builtins.bool = ...,
+        oldest_begin: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "create_revision", b"create_revision", "number", b"number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "closed", b"closed", "create_revision", b"create_revision", "number", b"number", "oldest_begin", b"oldest_begin", "void", b"void"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -56,11 +68,14 @@ class Copy(_message.Message):
     CREATE_REVISION_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
+    REGISTERS_FIELD_NUMBER: _builtins.int
     spool_id: _builtins.bytes
     create_revision: _builtins.int
     number: _builtins.int
     end: _builtins.int
     """End of the last commit record. A roll forward without content does not move it."""
+    registers: _builtins.bytes
+    """The journal's registers at that end, as an encoded protocol.LabelSet: that file imports this one."""
     def __init__(
         self,
         *,
@@ -68,10 +83,11 @@ class Copy(_message.Message):
         create_revision: _builtins.int = ...,
         number: _builtins.int = ...,
         end: _builtins.int = ...,
+        registers: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_revision", b"create_revision", "end", b"end", "number", b"number", "spool_id", b"spool_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_revision", b"create_revision", "end", b"end", "number", b"number", "registers", b"registers", "spool_id", b"spool_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

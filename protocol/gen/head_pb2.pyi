@@ -32,10 +32,18 @@ class Head(_message.Message):
         HOLDERS_FIELD_NUMBER: _builtins.int
         REGISTERS_FIELD_NUMBER: _builtins.int
         END_FIELD_NUMBER: _builtins.int
+        FORCED_FIELD_NUMBER: _builtins.int
+        VOIDED_FIELD_NUMBER: _builtins.int
         number: _builtins.int
         begin: _builtins.int
         end: _builtins.int
         """Present once the epoch is closed."""
+        forced: _builtins.bool
+        """It was closed by the word of an operator: what is missing below its end may be missing for ever."""
+        voided: _builtins.bool
+        """It was open when a member that keeps no epochs took part: nobody knows where it ended, and a copy of it counts
+        as far as it knows to be acknowledged.
+        """
         @_builtins.property
         def holders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
             """Ids of the spool directories that hold every acknowledged byte of this epoch."""
@@ -52,10 +60,12 @@ class Head(_message.Message):
             holders: _abc.Iterable[_builtins.bytes] | None = ...,
             registers: _journal_pb2.LabelSet | None = ...,
             end: _builtins.int | None = ...,
+            forced: _builtins.bool = ...,
+            voided: _builtins.bool = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "end", b"end", "registers", b"registers"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "begin", b"begin", "end", b"end", "holders", b"holders", "number", b"number", "registers", b"registers"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "begin", b"begin", "end", b"end", "forced", b"forced", "holders", b"holders", "number", b"number", "registers", b"registers", "voided", b"voided"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         _WhichOneofReturnType__end: _TypeAlias = _typing.Literal["end"]  # noqa: Y015
         _WhichOneofArgType__end: _TypeAlias = _typing.Literal["_end", b"_end"]  # noqa: Y015

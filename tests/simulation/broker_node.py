@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from allocator.allocate import is_drained
 from allocator.etcd_client import Committed
 from allocator.etcd_errors import EtcdError, LeaseNotFoundError
 from allocator.key_event import StoredKey
-from allocator.keys import item_key, items_prefix, member_id, member_key
+from allocator.keys import item_key, items_prefix, member_id, member_key, members_prefix
 from allocator.keyspace import KeySpace
 from allocator.keyspace_view import Update
 from allocator.transaction import KEEP_LEASE, Compare, Put, Target, Transaction
-from broker.append_event import AppendOutcome, Ready
-from broker.broker_member import KIN, BrokerMember
+from broker.append_event import AppendOutcome, HeadRead, Ready
+from broker.broker_member import EPOCHS, KIN, BrokerMember
 from broker.cluster_keys import BrokerEntity, broker_decoder
+from broker.durable_head import EpochTerms
 from broker.journal_item import JournalItem
 from broker.last_spec import LastSpec
 from broker.pipeline import PeerStream, Pipeline
@@ -31,10 +33,12 @@ from broker.spool_worker import SpoolWorker
 from fragment.cover_set import CoverSet
 from fragment.persister import CurrentSpec
 from fragment.remote_listing import RemoteListing
+from fragment.spool import EpochMark
 from fragment.spool_directory import FsyncMode
 from fragment.spool_file import SpoolFile
 from fragment.stores.blob_store import ListedObject
 from protocol.errors import GazetteError, UnavailableError
+from protocol.fragment import Fragment
 from protocol.route import ProcessId
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.etcd import Etcd, EtcdAccess
@@ -43,6 +47,7 @@ from tests.simulation.lease_keeping import LeaseKeeping
 from tests.simulation.network import End, Network, OnEnd, OnMessage, Stream
 from tests.simulation.sim_allocator import SimulatedAllocator
 from tests.simulation.sim_append import APPEND, REVISION_WAIT_S, Beat, ServedAppend
+from tests.simulation.sim_copies import CopyKeeping
 from tests.simulation.sim_persister import SimulatedPersister
 from tests.simulation.sim_read import READ, ServedRead
 from tests.simulation.sim_replica import Observer, SimulatedReplica
@@ -114,7 +119,8 @@ class BrokerNode:
         self.lease_id = 0
         self._mod_revision: int | None = None
         self.resolver: Resolver[SpoolFile] | None = None
-        self.persister = SimulatedPersister(node, self.store, self._spec_now)
+        self.persister = SimulatedPersister(node, self.store, self._spec_now, self._decided, self.is_certain)
+        self.keeping = CopyKeeping(self._access, ROOT, self._directory, self.persister)
         # Those that were started and have not handed on their spools yet.
         self.replicas: dict[SimulatedReplica, None] = {}
         self._replica_count = 0
@@ -128,16 +134,20 @@ class BrokerNode:
         """The directory is ours alone, so whoever had the lease that it knows of is gone."""
         previous = self.surroundings.lease_file.get(self.node.name)
         if previous is None:
-            self._keeping.start()
+            self._recover()
             return
 
         def revoked(answer: object) -> None:
             if isinstance(answer, EtcdError) and not isinstance(answer, LeaseNotFoundError):
                 self.node.after(_RETRY_S, self._start)
             else:
-                self._keeping.start()
+                self._recover()
 
         self._access.revoke_lease(previous, revoked)
+
+    def _recover(self) -> None:
+        """Before anybody knows of this broker."""
+        self.keeping.recover(self._keeping.start)
 
     def _granted(self, lease_id: int) -> None:
         self.lease_id = lease_id
@@ -147,7 +157,7 @@ class BrokerNode:
     def _member(self, *, exiting: bool = False) -> bytes:
         spool_id = self._directory.spool_id
         endpoint = f"http://{self.node.name}:8080"
-        return BrokerMember(self.id, endpoint, _LIMIT, exiting, capabilities=KIN, spool_id=spool_id).encoded()
+        return BrokerMember(self.id, endpoint, _LIMIT, exiting, capabilities=KIN | EPOCHS, spool_id=spool_id).encoded()
 
     def _announce(self) -> None:
         if self._is_stopping:
@@ -182,6 +192,8 @@ class BrokerNode:
     def _loaded(self) -> None:
         if not self._is_stopping:
             self.resolver = Resolver(ROOT, self.id, self._mirror.view, self._start_replica)
+            self.keeping.look_after()
+            self.persister.run_now()
             self.surroundings.network.serve(self.node, self._accept)
             self._allocator.changed()
 
@@ -262,7 +274,7 @@ class BrokerNode:
 
     def _upload_rest(self) -> None:
         if not self.replicas:
-            self.persister.finish_then(self._exit)
+            self.keeping.settle(partial(self.persister.finish_then, self._exit))
         else:
             self.node.after(0.1, self._upload_rest)
 
@@ -339,12 +351,64 @@ class BrokerNode:
 
         self._access.commit(transaction, answered)
 
-    def await_ready(self, replica: Replica[object], done: Callable[[Ready | GazetteError], None]) -> Withdraw:
+    def read_head(self, journal: str, done: Callable[[HeadRead | GazetteError], None]) -> None:
+        self.keeping.read_head(journal, done)
+
+    def await_ready(
+        self, replica: Replica[object], is_fresh: bool, done: Callable[[Ready | GazetteError], None]
+    ) -> Withdraw:
         assert isinstance(replica, SimulatedReplica)
+        if is_fresh:
+            self._list_anew(replica, done)
+            return _nothing
         if replica.is_refreshed:
             done(Ready(replica.index.summary()))
             return _nothing
         return replica.wait_refreshed(lambda: done(Ready(replica.index.summary())))
+
+    def _list_anew(self, replica: SimulatedReplica, done: Callable[[Ready | GazetteError], None]) -> None:
+        current = self._spec_now(replica.journal)
+        (url,) = current.spec.fragment.stores if current is not None else ("",)
+
+        def listed(objects: list[ListedObject] | UnavailableError) -> None:
+            if isinstance(objects, UnavailableError):
+                done(objects)
+                return
+            self._take_listing(replica, url, objects)
+            members = self._mirror.view.prefixed(members_prefix(ROOT))
+            spool_ids = {kv.value.value.spool_id for kv in members if isinstance(kv.value.value, BrokerMember)}
+            done(Ready(replica.index.summary(), spool_ids=frozenset(spool_ids)))
+
+        self.store.list_journal(self.node, path_in_store(url, replica.journal), listed)
+
+    # What a replica needs of its broker.
+
+    @property
+    def spool_id(self) -> bytes:
+        return self._directory.spool_id
+
+    def has_copy(self, journal: str, mark: EpochMark) -> bool:
+        return self.keeping.copies.has(journal, mark)
+
+    def later(self, delay_s: float, act: Callable[[], None]) -> Withdraw:
+        return self.node.timer(delay_s, act).cancel
+
+    def is_member(self, member: ProcessId, revision: int) -> bool:
+        kv = self._mirror.view.get(member_key(ROOT, *member))
+        return kv is not None and kv.create_revision <= revision
+
+    def epoch_opened(self, replica: Replica[Any], terms: EpochTerms, closed: EpochMark | None) -> None:
+        if closed is not None:
+            self.persister.closed(replica.journal, closed, terms.begin, owner=replica)
+
+    def _decided(self, fragment: Fragment, file: SpoolFile, create_revision: int) -> None:
+        replica = self.resolver.replicas.get(fragment.journal) if self.resolver is not None else None
+        if replica is not None and replica.create_revision == create_revision:
+            self._show(replica, fragment, file)
+
+    def _show(self, replica: Replica[SpoolFile], fragment: Fragment, file: SpoolFile) -> None:
+        replica.index.commit(fragment, file)
+        self.surroundings.shown(replica.journal, replica.create_revision, fragment.begin, fragment.end)
 
     def open_streams(self, pipeline: Pipeline) -> Mapping[ProcessId, PeerStream]:
         network, world = self.surroundings.network, self._world
@@ -377,6 +441,9 @@ class BrokerNode:
         self._replica_count += 1
         name = f"{self.node.name}/{self.node.life}/{self._replica_count}"
         replica = SimulatedReplica(self.node, name, journal, create_revision)
+        replica.host = self
+        for fragment, file in self.persister.local(journal, create_revision):
+            self._show(replica, fragment, file)
         last_spec = LastSpec(lambda: self._mirror.view, ROOT, journal, create_revision)
         writer = self._directory.writer(journal, last_spec)
         replica.equip(
@@ -384,7 +451,7 @@ class BrokerNode:
                 self.node,
                 self.surroundings.disk,
                 writer,
-                Observer(replica, self.persister, self.surroundings.shown),
+                Observer(replica, self.persister, self.surroundings.shown, self.keeping),
                 _released(replica),
             )
         )
@@ -407,14 +474,17 @@ class BrokerNode:
             if replica.is_stopped:
                 return
             if not isinstance(objects, UnavailableError):
-                listing = RemoteListing(replica.journal)
-                listing.take(url, objects, self._journal_names())
-                replica.index.replace_remote(CoverSet(listing.fragments))
-                replica.refreshed()
+                self._take_listing(replica, url, objects)
             interval_s = current.spec.fragment.refresh_interval_ns / 1e9
             self.node.after(interval_s * self._world.chance.uniform(0.9, 1.1), self._refresh, replica)
 
         self.store.list_journal(self.node, path_in_store(url, replica.journal), listed)
+
+    def _take_listing(self, replica: SimulatedReplica, url: str, objects: list[ListedObject]) -> None:
+        listing = RemoteListing(replica.journal)
+        listing.take(url, objects, self._journal_names())
+        replica.index.replace_remote(CoverSet(listing.fragments))
+        replica.refreshed()
 
     def _journal_names(self) -> list[str]:
         prefix = items_prefix(ROOT)

@@ -138,6 +138,7 @@ class Cluster:
     def _broker(self, name: str) -> Node:
         node = self.world.node(name)
         disk = self._disks[name] = SimulatedDisk(node)
+        disk.wiped = partial(self._destroy_all, node)
         options = self.options
         surroundings = Surroundings(
             self.network,
@@ -224,7 +225,12 @@ class Cluster:
         if incarnation := self._incarnations.get(journal_key(journal, create_revision)):
             incarnation.destroyed.append(Span(begin, end))
 
-    def _crashed(self, node: Node, _: bool) -> None:
+    def _crashed(self, node: Node, power_lost: bool) -> None:
+        if power_lost and not self.options.syncs_commits:
+            self._destroy_all(node)
+
+    def _destroy_all(self, node: Node) -> None:
+        """Its spool directory is lost, or cannot be trusted any more."""
         program = self.programs[node.name]
         for journal, create_revision, begin, end in program.held():
             self._destroy(journal, create_revision, begin, end)

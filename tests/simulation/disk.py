@@ -18,7 +18,7 @@ from fragment.spool_budget import SpoolBudget
 from fragment.spool_directory import FsyncMode, SpoolDirectory
 from fragment.spool_file import END_SPACING_BYTES, SpoolEndedError, SpoolFile
 from fragment.spool_log import LogEncoder, decode
-from fragment.spool_recovery import Copy, classify
+from fragment.spool_recovery import Copy, classify, fragment_at
 from fragment.spool_writer import SpoolWriter
 from protocol.errors import UnavailableError
 from protocol.fragment import Fragment
@@ -42,6 +42,7 @@ class SpoolFilePort(Protocol):
     def record(self, spool: Spool, spec: bytes, *, persisted: bool = False) -> None: ...
     def sync(self) -> None: ...
     def read(self, position: int, length: int) -> bytes: ...
+    def commit_at(self, end: int) -> Fragment | None: ...
     def remove(self) -> None: ...
     def remove_content(self, spool: Spool) -> None: ...
     def keep_until_released(self) -> None: ...
@@ -112,6 +113,8 @@ class SimulatedDisk:
         self._operations_left: int | None = None
         self._crash = CrashError()
         self._is_dead = False
+        # Told before the directory is lost for good.
+        self.wiped: Callable[[], None] = lambda: None
         node.crash_listeners.append(self._crashed)
 
     @property
@@ -138,6 +141,7 @@ class SimulatedDisk:
     def wipe(self) -> None:
         """The directory is lost for good; another, empty one takes its place."""
         self.node.note("spool directory lost", self.names)
+        self.wiped()
         self._logs.clear()
         self._contents.clear()
         self._identity = None
@@ -205,6 +209,9 @@ class SimulatedDisk:
         log, content = self._logs.get(name), self._contents.get(name)
         return bytes(log.cached) if log else b"", bytes(content.cached) if content else None
 
+    def files_of(self, name: str) -> tuple[_Bytes, _Bytes]:
+        return self._logs[name], self._contents.get(name) or _Bytes(True)
+
     def unlink(self, name: str, *, log: bool) -> None:
         self.operate("remove", name)
         self._contents.pop(name, None)
@@ -241,6 +248,10 @@ class RecoveredCopy:
     copy: Copy
     content: bytes
     disk: SimulatedDisk
+    directory: SimulatedDirectory
+
+    def reopened(self) -> SpoolFile:
+        return self.directory.reopened(self)
 
     def remove(self) -> None:
         self.disk.unlink(self.name, log=True)
@@ -280,7 +291,16 @@ class SimulatedDirectory:
             log, content = self.disk.bytes_of(name)
             chunks = (content,) if content is not None else ()
             copy = classify(decode(log), chunks, len(content or b""), self.boot_id)
-            yield RecoveredCopy(name, copy, content or b"", self.disk)
+            yield RecoveredCopy(name, copy, content or b"", self.disk, self)
+
+    def reopened(self, recovered: RecoveredCopy) -> SpoolFile:
+        last = recovered.copy.last
+        assert last is not None
+        log, content = self.disk.files_of(recovered.name)
+        del log.cached[recovered.copy.log_length :]
+        file = SimulatedSpoolFile(self, recovered.name, last.begin, log, content, last.spec)
+        self._files[recovered.name] = file
+        return cast(SpoolFile, file)
 
     def sync_dirty(self) -> list[SpoolEndedError]:
         ended = []
@@ -299,12 +319,20 @@ class SimulatedDirectory:
 class SimulatedSpoolFile:
     """In the place of a SpoolFile. After its removal it is still readable, as an unlinked file is."""
 
-    def __init__(self, directory: SimulatedDirectory, name: str, begin: int, log: _Bytes, content: _Bytes) -> None:
+    def __init__(
+        self,
+        directory: SimulatedDirectory,
+        name: str,
+        begin: int,
+        log: _Bytes,
+        content: _Bytes,
+        last_spec: bytes | None = None,
+    ) -> None:
         self.stem = Path(name)
         self.begin = begin
         self.commit_ends: list[int] = []
         self._directory = directory
-        self._encoder = LogEncoder(directory.boot_id, directory.syncs_commits)
+        self._encoder = LogEncoder(directory.boot_id, directory.syncs_commits, last_spec)
         self._log = log
         self._content = content
         self._ended = False
@@ -351,6 +379,10 @@ class SimulatedSpoolFile:
 
     def read(self, position: int, length: int) -> bytes:
         return bytes(self._content.cached[position : position + length])
+
+    def commit_at(self, end: int) -> Fragment | None:
+        records = decode(bytes(self._log.cached)).records
+        return next((fragment_at(record) for record in reversed(records) if self.begin < record.end <= end), None)
 
     def remove(self) -> None:
         self._directory.disk.unlink(self.stem.name, log=True)

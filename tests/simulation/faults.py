@@ -97,8 +97,6 @@ class Options:
     lease_ttl_s: int
     # Spools sync each commit, and so survive a loss of power.
     syncs_commits: bool
-    # A process that starts again finds its spools; without, whoever dies loses its copies, as in Gazette.
-    durable_spools: bool
     delay_mean_s: float
     watch_delay_s: float
     # Clients append several times in a row, and then rest for so long on average.
@@ -113,7 +111,7 @@ class Options:
     intervals_s: tuple[tuple[FaultKind, float], ...]
 
     @classmethod
-    def draw(cls, seed: int, *, durable_spools: bool = False, kinds: Sequence[FaultKind] | None = None) -> Options:
+    def draw(cls, seed: int, *, kinds: Sequence[FaultKind] | None = None) -> Options:
         """`kinds` are those that may be drawn; none of them need be."""
         chance = Random(f"options/{seed}")
         brokers = chance.randint(BROKERS_MIN, BROKERS_MAX)
@@ -128,7 +126,6 @@ class Options:
             recovery_s=60.0,
             lease_ttl_s=chance.choice((5, 5, 10, 20)),
             syncs_commits=chance.random() < 0.5,
-            durable_spools=durable_spools,
             delay_mean_s=chance.choice((0.0005, 0.002, 0.02)),
             watch_delay_s=chance.choice((0.005, 0.05, 0.5)),
             append_pause_s=chance.choice((0.5, 1.5, 4.0)),

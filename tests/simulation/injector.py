@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.etcd import Etcd
-from tests.simulation.faults import ETCD, Fault, FaultKind, Options
+from tests.simulation.faults import Fault, FaultKind, Options
 from tests.simulation.network import Cut, Network
 from tests.simulation.store import Store, StoreFaults
 from tests.simulation.world import Node, World
@@ -84,7 +84,7 @@ class Budget:
         if node.name in self._excused:
             self._excused.remove(node.name)
             return
-        if not options.durable_spools or (power_lost and not options.syncs_commits):
+        if power_lost and not options.syncs_commits:
             self.lose(node.name)
 
 
@@ -160,22 +160,8 @@ class Injector:
         if kind is FaultKind.DISK_LOST:
             return fault.nodes
         if kind is FaultKind.POWER_LOSS:
-            return () if options.durable_spools and options.syncs_commits else fault.nodes
-        if options.durable_spools:
-            return ()
-        if kind in (FaultKind.KILL, FaultKind.KILL_ALL, FaultKind.KILL_IN_A_STEP):
-            return fault.nodes
-        # Whoever cannot keep its lease for so long ends itself.
-        return self._kept_from_etcd(fault) if fault.lasts_s > options.lease_ttl_s * 0.5 else ()
-
-    def _kept_from_etcd(self, fault: Fault) -> tuple[str, ...]:
-        if fault.kind in (FaultKind.PAUSE, FaultKind.LONG_PAUSE):
-            return fault.nodes
-        if fault.kind in (FaultKind.ETCD_PAUSE, FaultKind.ETCD_LOSS):
-            return tuple(self._disks)
-        if ETCD in fault.nodes or ETCD in fault.others:
-            far = fault.nodes if ETCD in fault.others else fault.others
-            return tuple(name for name in far if name in self._disks)
+            return () if options.syncs_commits else fault.nodes
+        # What is on disk outlives its process.
         return ()
 
     # Brokers.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from allocator.transaction import Transaction
-from broker.append_event import AppendOpening, AppendOutcome, Chunk, Intent, Ready
+from broker.append_event import AppendOpening, AppendOutcome, Chunk, HeadRead, Intent, Ready
 from broker.append_event import End as ClientEnd
 from broker.append_run import AppendRun
 from broker.pipeline import PeerStream, Pipeline
@@ -43,7 +43,9 @@ class AppendBroker(Resolving, Protocol):
 
     def transact(self, transaction: Transaction, done: Callable[[int | GazetteError | None], None]) -> None: ...
 
-    def await_ready(self, replica: Replica[object], done: Callable[[Ready | GazetteError], None]) -> Withdraw: ...
+    def await_ready(
+        self, replica: Replica[object], is_fresh: bool, done: Callable[[Ready | GazetteError], None]
+    ) -> Withdraw: ...
 
     def open_streams(self, pipeline: Pipeline) -> Mapping[ProcessId, PeerStream]: ...
 
@@ -72,8 +74,13 @@ class _Port:
     def transact(self, transaction: Transaction, done: Callable[[int | GazetteError | None], None]) -> None:
         self._broker.transact(transaction, done)
 
-    def await_ready(self, replica: Replica[object], done: Callable[[Ready | GazetteError], None]) -> Withdraw:
-        return self._broker.await_ready(replica, done)
+    def read_head(self, journal: str, done: Callable[[HeadRead | GazetteError], None]) -> None:
+        self._broker.read_head(journal, done)
+
+    def await_ready(
+        self, replica: Replica[object], is_fresh: bool, done: Callable[[Ready | GazetteError], None]
+    ) -> Withdraw:
+        return self._broker.await_ready(replica, is_fresh, done)
 
     def open_streams(self, replica: Replica[object], pipeline: Pipeline) -> Mapping[ProcessId, PeerStream]:
         return self._broker.open_streams(pipeline)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from fragment.persister import CurrentSpec, Item, Persister
 from fragment.spool_compression import SpoolCompression
+from fragment.spool_file import SpoolFile
 from fragment.stores.blob_store import BlobStore
 from protocol.errors import CorruptError, GazetteError, UnavailableError
 from protocol.fragment import Fragment
@@ -28,13 +29,30 @@ class _Wake(asyncio.Event):
 
 
 class SimulatedPersister(Persister):
-    def __init__(self, node: Node, store: Store, spec_now: Callable[[str], CurrentSpec | None]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        store: Store,
+        spec_now: Callable[[str], CurrentSpec | None],
+        joined: Callable[[Fragment, SpoolFile, int], None],
+        may_upload: Callable[[], bool],
+    ) -> None:
         world = node.world
-        super().__init__(_no_store, SpoolCompression(), spec_now, lambda: world.now_s, world.chance)
+        super().__init__(
+            _no_store,
+            SpoolCompression(),
+            spec_now,
+            lambda: world.now_s,
+            world.chance,
+            joined=joined,
+            may_upload=may_upload,
+        )
         self._node = node
         self._store_now = store
         self._changed = _Wake(self._wake)
         self._is_awake = False
+        # Whether ``run`` runs: not before the broker knows which journals there are.
+        self._is_running = False
         self._timer: Timer | None = None
         self._finished: Callable[[], None] | None = None
         # Hears of bytes that were dropped: journal, CreateRevision, begin and end.
@@ -43,7 +61,7 @@ class SimulatedPersister(Persister):
     def _tell_of_cut(self, item: Item, decided: Fragment | None) -> None:
         super()._tell_of_cut(item, decided)
         begin = decided.end if decided else item.fragment.begin
-        if begin < item.fragment.end:
+        if begin < item.fragment.end and not item.is_spare:
             self.cut(item.fragment.journal, item.create_revision, begin, item.fragment.end)
 
     @property
@@ -56,6 +74,9 @@ class SimulatedPersister(Persister):
 
     def finish_then(self, done: Callable[[], None]) -> None:
         """As ``finish``, which waits."""
+        if not self._is_running:
+            done()
+            return
         self._is_exiting = True
         self._finished = done
         self._queue.hurry()
@@ -66,26 +87,37 @@ class SimulatedPersister(Persister):
             self._is_awake = True
             self._node.after(0.0, self._pump)
 
+    def run_now(self) -> None:
+        self._is_running = True
+        self._wake()
+
     def _pump(self) -> None:
         self._is_awake = False
+        if not self._is_running:
+            return
         now_s = self._clock()
+        while self._to_join:
+            item = self._to_join.pop()
+            self._tell_of(item, item.decided())
         for item in self._queue.start(now_s):
             self._begin(item)
         due_s = self._queue.next_due_s()
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if due_s is None else self._node.timer(max(0.0, due_s - now_s) + 0.001, self._pump)
-        if self._finished is not None and len(self._queue) <= self.undecided_count:
+        if self._finished is not None and len(self._queue) <= self.undecided_count + self._held_back:
             finished, self._finished = self._finished, None
             finished()
 
     def _begin(self, item: Item) -> None:
         try:
+            if item.stored is None and not self._is_free(item):
+                raise UnavailableError("this broker may have lost its lease")
             decided = None if item.stored is not None else item.decided()
             if decided is None:
                 if item.stored is None:
                     self._tell_of_cut(item, None)
-                self._let_go(item)
+                self._let_go_of(item)
                 return
             spec, fragment = self._destination(item, decided)
             assert spec is not None
@@ -96,19 +128,20 @@ class SimulatedPersister(Persister):
     def stored(self, item: Item, fragment: Fragment) -> None:
         item.stored = fragment
         self._tell_of_cut(item, replace(fragment, journal=item.fragment.journal))
-        self._let_go(item)
+        self._let_go_of(item)
 
-    def _let_go(self, item: Item) -> None:
+    def _let_go_of(self, item: Item) -> None:
         try:
-            item.completed.file.remove()
+            self._let_go(item)
         except GazetteError as error:
             self.settle(item, error)
         else:
+            self._keep_log(item)
             self.settle(item, None)
 
     def settle(self, item: Item, error: GazetteError | None) -> None:
         if error is None or isinstance(error, CorruptError):
-            self._queue.done(item)
+            self._done(item)
         else:
             self._queue.failed(item, self._clock())
         self._wake()

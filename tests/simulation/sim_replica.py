@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from broker.durable_head import Fate, Unknown
+from broker.held_copies import carry_out
 from broker.replica import Replica
 from broker.spool_worker import SpoolWorker
 from fragment.index import Index
-from fragment.spool import NO_EPOCH
+from fragment.spool import CopyEnd
 from fragment.spool_file import SpoolFile
 from fragment.spool_writer import CompletedSpool, LocalFragment
+from tests.simulation.sim_copies import CopyKeeping
 from tests.simulation.sim_persister import SimulatedPersister
 from tests.simulation.world import Node
 
@@ -76,8 +79,10 @@ class Observer:
         replica: SimulatedReplica,
         persister: SimulatedPersister,
         shown: Callable[[str, int, int, int], None],
+        keeping: CopyKeeping,
     ) -> None:
         """`shown` hears of all that readers may have: journal, CreateRevision, begin and end."""
+        self._keeping = keeping
         self._replica = replica
         self._persister = persister
         self._shown = shown
@@ -96,9 +101,17 @@ class Observer:
     def acked(self, through: int) -> None:
         if through != self._acked_through:
             self._acked_through = through
-            self._persister.acked(self._replica.journal, NO_EPOCH, through)
+            self._persister.acked(self._replica.journal, self._replica.worker.spool.epoch, through)
 
-    def given_up(self) -> None:
+    def retired(self, copy: CopyEnd, fate: Fate) -> None:
+        if isinstance(fate, Unknown):
+            self._keeping.give_up(self._replica.journal, copy)
+        else:
+            carry_out(self._persister, self._replica.journal, copy.epoch, fate)
+
+    def given_up(self, copy: CopyEnd | None) -> None:
+        if copy is not None:
+            self._keeping.give_up(self._replica.journal, copy)
         if self._acked_through is not None:
             self._persister.give_up(self._replica.journal, self._replica, self._acked_through)
 

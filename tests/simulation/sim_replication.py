@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from broker.append_event import HeadRead
+from broker.durable_head import DurableHead
 from broker.pipeline import Pipeline
 from broker.replication import Replication
 from broker.replication_message import Answer, Message, Propose
@@ -27,6 +29,8 @@ class Resolving(Protocol):
     def resolve_within(self, wanted: Wanted, timeout_s: float | None, done: Done) -> Withdraw: ...
 
     def now_ns(self) -> int: ...
+
+    def read_head(self, journal: str, done: Callable[[HeadRead | GazetteError], None]) -> None: ...
 
 
 class SimulatedPeerStream:
@@ -69,6 +73,12 @@ class ServedReplication:
 
     def resolve(self, wanted: Wanted, done: Done) -> Withdraw:
         return self._broker.resolve_within(wanted, self._timeout_s, done)
+
+    def read_head(self, journal: str, done: Callable[[DurableHead | GazetteError | None], None]) -> None:
+        self._broker.read_head(journal, lambda read: done(read.head if isinstance(read, HeadRead) else read))
+
+    def void_head(self, journal: str, create_revision: int, done: Callable[[GazetteError | None], None]) -> None:
+        raise AssertionError("all brokers of a simulation keep epochs")
 
     def answer(self, answer: Answer) -> None:
         self._stream.send(answer)

@@ -166,7 +166,7 @@ def test_a_failing_run_says_how_to_run_it_again() -> None:
 
 def durable(*, replication: int, faults: tuple[Fault, ...], syncs_commits: bool = True) -> Run:
     """As if a process found its spools again when it starts, so that nothing of this is beyond the budget."""
-    drawn = Options.draw(1, durable_spools=True, kinds=[])
+    drawn = Options.draw(1, kinds=[])
     options = replace(
         drawn,
         brokers=4,
@@ -186,35 +186,29 @@ def durable(*, replication: int, faults: tuple[Fault, ...], syncs_commits: bool 
 STORE_IS_DOWN = Fault(0.5, FaultKind.STORE_DOWN, lasts_s=12.0)
 
 
-@pytest.mark.xfail(strict=True, reason="6/12: spools are not recovered, so that a journal begins anew at zero")
 def test_all_brokers_are_killed_before_anything_is_stored() -> None:
     expect_clean(durable(replication=3, faults=(STORE_IS_DOWN, Fault(6.0, FaultKind.KILL_ALL, EVERYONE, lasts_s=2.0))))
 
 
-@pytest.mark.xfail(strict=True, reason="6/12: without a recorded head, what is stored waits for an operator to go on")
 def test_all_brokers_are_killed_after_something_was_stored() -> None:
     expect_clean(durable(replication=3, faults=(Fault(8.0, FaultKind.KILL_ALL, EVERYONE, lasts_s=2.0),)))
 
 
-@pytest.mark.xfail(strict=True, reason="6/12: nothing tells the one copy that is away from one that never was")
 def test_the_only_broker_of_a_journal_is_killed() -> None:
     killed = tuple(Fault(6.0 + at, FaultKind.KILL, (name,), lasts_s=1.5) for at, name in enumerate(EVERYONE))
     expect_clean(durable(replication=1, faults=(STORE_IS_DOWN, *killed)))
 
 
-@pytest.mark.xfail(strict=True, reason="6/12: another broker begins a second history, since no epoch keeps it out")
 def test_the_only_broker_of_a_journal_is_paused_past_its_lease() -> None:
     paused = Fault(4.0, FaultKind.LONG_PAUSE, EVERYONE[-1:], lasts_s=9.0)
     expect_clean(durable(replication=1, faults=(STORE_IS_DOWN, paused)))
 
 
-@pytest.mark.xfail(strict=True, reason="6/12: all end themselves, upload what they have, and leave nobody to go on")
 def test_etcd_is_away_for_longer_than_any_lease_lasts() -> None:
     cut = tuple(Fault(5.0, FaultKind.PARTITION, (name,), ("etcd",), lasts_s=11.0) for name in EVERYONE)
     expect_clean(durable(replication=3, faults=cut))
 
 
-@pytest.mark.xfail(strict=True, reason="6/12: synced spools would survive, but nobody recovers them")
 def test_all_machines_lose_power_though_commits_are_synced() -> None:
     lost = tuple(Fault(6.0, FaultKind.POWER_LOSS, (name,), lasts_s=2.0) for name in EVERYONE)
     expect_clean(durable(replication=3, faults=(STORE_IS_DOWN, *lost)))

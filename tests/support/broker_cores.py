@@ -14,15 +14,16 @@ from dataclasses import dataclass, field, replace
 from allocator.key_value import KeyValue
 from allocator.keys import Assignment, Item, assignment_key, item_key, member_id
 from allocator.transaction import Transaction
-from broker.append_event import AppendOutcome, Ready
+from broker.append_event import AppendOutcome, HeadRead, Ready
 from broker.broker_member import KIN, BrokerMember
+from broker.durable_head import DurableHead, EpochTerms, Fate
 from broker.journal_item import JournalItem
-from broker.pipeline import PeerStream, Pipeline, Sealed
+from broker.pipeline import HeldSpool, PeerStream, Pipeline, Sealed
 from broker.replica import Replica
 from broker.replication_message import Acked, Answer, Content, Message, Propose
 from broker.resolution import Resolution, Wanted
 from fragment.index import Index, Summary
-from fragment.spool import Completed, Effect, Proposal, Reply, Spool, Visible, Write
+from fragment.spool import Completed, Effect, EpochMark, Proposal, Reply, Spool, Visible, Write
 from protocol.codec import CompressionCodec
 from protocol.errors import GazetteError, Status
 from protocol.fragment import NO_SUM, Fragment
@@ -36,6 +37,10 @@ NOW_NS = 1_700_000_000 * 1_000_000_000
 CLUSTER_ID = 0xC1
 
 A, B, C, D = (ProcessId("zone", f"broker-{suffix}") for suffix in "abcd")
+
+FIRST_EPOCH = EpochTerms(EpochMark(4, 1))
+VOID_HEAD = DurableHead(4, is_void=True)
+"""Of a journal where somebody takes part who keeps no epochs: all go by Gazette's rules."""
 
 POLICY = FragmentPolicy(1 << 20, CompressionCodec.NONE, ("file:///store/",), 30_000_000_000)
 SPEC = JournalSpec(JOURNAL, 3, fragment=POLICY)
@@ -89,7 +94,7 @@ def resolution_of(
     process_id = route.primary_id if status is Status.OK else local_id
     assignments = assigned(route, route if is_consistent else None)
     kin = frozenset(route.members)
-    return Resolution(status, header_of(route, process_id, revision), local_id, item, assignments, kin, replica)
+    return Resolution(status, header_of(route, process_id, revision), local_id, item, assignments, kin, replica=replica)
 
 
 def suspended(level: int, offset: int = 0, spec: JournalSpec = SPEC) -> JournalSpec:
@@ -102,7 +107,7 @@ class MemorySpool:
     def __init__(
         self,
         journal: str = JOURNAL,
-        released: Callable[[MemorySpool], None] = lambda _: None,
+        released: Callable[[HeldSpool], None] = lambda _: None,
         index: Index[bytearray] | None = None,
         *,
         deferred: bool = False,
@@ -118,6 +123,8 @@ class MemorySpool:
         self.committed: list[Fragment] = []
         self.visible: list[Fragment] = []
         self.completed: list[Fragment] = []
+        # Of spools that were retired.
+        self.fates: list[Fate] = []
         self.releases = 0
         self.is_handed_on = False
         self.sums_content = False
@@ -135,6 +142,18 @@ class MemorySpool:
 
     def seal(self, done: Callable[[Sealed | Exception], None]) -> None:
         self._add(lambda: done(self._failure or Sealed(self.spool.next(), self._content.digest())))
+
+    def prepare(self, fate: Fate | None, done: Callable[[Exception | None], None]) -> None:
+        def step() -> None:
+            if not self._is_able():
+                done(self._failure)
+                return
+            if fate is not None:
+                self.fates.append(fate)
+            self._perform(*(self.spool.unplaced() if fate is None else self.spool.retired()))
+            done(None)
+
+        self._add(step)
 
     def propose(self, proposal: Proposal, done: Callable[[Reply | Exception], None]) -> None:
         self._add(lambda: self._do_propose(proposal, done))
@@ -318,9 +337,13 @@ def built(
     kin: frozenset[ProcessId] = frozenset((B, C)),
     held: MemorySpool | None = None,
     revision: int = 10,
+    terms: EpochTerms | None = FIRST_EPOCH,
 ) -> Built:
+    """With an epoch that is open, unless there is none."""
     held = held or MemorySpool()
-    pipeline = Pipeline(header_of(route or route_of(A, B, C), revision=revision), A, held, kin)
+    pipeline = Pipeline(header_of(route or route_of(A, B, C), revision=revision), A, held, kin, terms)
+    if terms is not None:
+        pipeline.opened(terms)
     streams = {peer: RecordingStream() for peer in pipeline.peers}
     pipeline.connect(streams)
     return Built(pipeline, held, streams)
@@ -381,6 +404,7 @@ class RecordingPort:
     is_member: bool = True
     # What a resolution is answered with at once, if not by the test.
     resolution: Resolution | None = None
+    head: HeadRead = field(default_factory=lambda: HeadRead(VOID_HEAD, 1))
 
     def is_certain(self) -> bool:
         return self.is_member
@@ -395,7 +419,12 @@ class RecordingPort:
     def transact(self, transaction: Transaction, done: Callable[[int | GazetteError | None], None]) -> None:
         self.transactions.append((transaction, done))
 
-    def await_ready(self, replica: Replica[object], done: Callable[[Ready | GazetteError], None]) -> Callable[[], None]:
+    def read_head(self, journal: str, done: Callable[[HeadRead | GazetteError], None]) -> None:
+        done(self.head)
+
+    def await_ready(
+        self, replica: Replica[object], is_fresh: bool, done: Callable[[Ready | GazetteError], None]
+    ) -> Callable[[], None]:
         withdrawal = Withdrawal()
         self.readies.append((done, withdrawal))
         return withdrawal

@@ -18,9 +18,10 @@ from allocator.key_value import KeyValue
 from allocator.keys import Assignment, assignment_key, item_key, member_key
 from allocator.keyspace_view import KeySpaceView, Update, changes_between
 from allocator.transaction import Delete, Put, Transaction
-from broker.append_event import AppendOpening, AppendOutcome, Chunk, End, Failed, Intent, Ready
+from broker.append_event import AppendOpening, AppendOutcome, Chunk, End, Failed, HeadRead, Intent, Ready
 from broker.append_run import AppendRun
 from broker.cluster_keys import BrokerEntity, broker_decoder, route_of
+from broker.durable_head import DurableHead
 from broker.pipeline import PeerStream, Pipeline
 from broker.replica import Replica
 from broker.replication import Replication
@@ -133,6 +134,12 @@ class Wire:
 
     def resolve(self, wanted: Wanted, done: Callable[[Resolution | GazetteError], None]) -> Callable[[], None]:
         return self.to.resolver.resolve(wanted, done).withdraw
+
+    def read_head(self, journal: str, done: Callable[[DurableHead | GazetteError | None], None]) -> None:
+        raise AssertionError("nobody keeps epochs here")
+
+    def void_head(self, journal: str, create_revision: int, done: Callable[[GazetteError | None], None]) -> None:
+        done(None)
 
     def answer(self, answer: Answer) -> None:
         self.answers.append(answer)
@@ -266,7 +273,14 @@ class Client:
         keys = self.cluster.etcd.keys
         self.cluster.under_way.append(("transaction", lambda: done(keys.revision if keys.apply(transaction) else None)))
 
-    def await_ready(self, replica: Replica[object], done: Callable[[Ready | GazetteError], None]) -> Callable[[], None]:
+    def read_head(self, journal: str, done: Callable[[HeadRead | GazetteError], None]) -> None:
+        resolution = self.run.fsm.resolution
+        assert resolution is not None
+        done(HeadRead(DurableHead(resolution.create_revision, is_void=True), 1))
+
+    def await_ready(
+        self, replica: Replica[object], is_fresh: bool, done: Callable[[Ready | GazetteError], None]
+    ) -> Callable[[], None]:
         is_waiting = True
 
         def serve() -> None:

@@ -23,6 +23,7 @@ from broker.append_effect import (
     NextChunk,
     Open,
     Proxy,
+    ReadHead,
     Resolve,
     Seal,
     Send,
@@ -43,6 +44,7 @@ from broker.append_event import (
     End,
     Event,
     Failed,
+    HeadRead,
     Intent,
     Invalidated,
     Opened,
@@ -69,6 +71,7 @@ from tests.support.broker_cores import (
     OK,
     POLICY,
     SPEC,
+    VOID_HEAD,
     A,
     B,
     Built,
@@ -167,9 +170,9 @@ class Driven:
     def open(self, held: MemorySpool | None = None) -> Effects:
         """Take the spool and build the pipeline for the latest Resolution."""
         held = held or self.held
-        opened = self.step(SpoolTaken(held))
-        assert opened == (Open(held, self.resolution_held),)
-        self.built = built(self.resolution_held.header.route, held=held)
+        assert self.step(SpoolTaken(held)) == (ReadHead(),)
+        assert self.step(HeadRead(VOID_HEAD, 1)) == (Open(held, self.resolution_held, None),)
+        self.built = built(self.resolution_held.header.route, held=held, terms=None)
         return self.step(Opened(self.built.pipeline))
 
     @property

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from broker.durable_head import DurableHead, EpochTerms
 from broker.replica import Replica
 from broker.replication import Replication, ReplicationError
 from broker.replication_message import Acked, Answer, Content, Message, Propose
@@ -46,6 +47,9 @@ class Port:
     resolution: Resolution | GazetteError | None = None
     wanted: list[tuple[Wanted, Callable[[Resolution | GazetteError], None], Withdrawal]] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
+    head: DurableHead | GazetteError | None = None
+    heads_read: int = 0
+    heads_voided: int = 0
     ends: list[GazetteError | None] = field(default_factory=list)
 
     def resolve(self, wanted: Wanted, done: Callable[[Resolution | GazetteError], None]) -> Callable[[], None]:
@@ -58,6 +62,14 @@ class Port:
     def answer(self, answer: Answer) -> None:
         assert not self.ends, "nothing is answered after the end"
         self.answers.append(answer)
+
+    def read_head(self, journal: str, done: Callable[[DurableHead | GazetteError | None], None]) -> None:
+        self.heads_read += 1
+        done(self.head)
+
+    def void_head(self, journal: str, create_revision: int, done: Callable[[GazetteError | None], None]) -> None:
+        self.heads_voided += 1
+        done(None)
 
     def end(self, error: GazetteError | None) -> None:
         self.ends.append(error)
@@ -79,8 +91,12 @@ def resolved(
     return replace(found, header=replace(found.header, process_id=B), kin=kin)
 
 
-def opening(held: Fragment | None = None, registers: LabelSet = LabelSet(), revision: int = 10) -> Propose:
-    return Propose(held or fragment(0), registers, header=header_of(ROUTE, B, revision))
+def opening(
+    held: Fragment | None = None, registers: LabelSet = LabelSet(), revision: int = 10, *, is_kin: bool = True
+) -> Propose:
+    """By Gazette's rules, as all of these."""
+    epoch = EpochTerms(EpochMark(4, 0), is_closed=True, is_void=True) if is_kin else None
+    return Propose(held or fragment(0), registers, header=header_of(ROUTE, B, revision), epoch=epoch)
 
 
 class Stream:
@@ -90,10 +106,11 @@ class Stream:
         self.held = held or MemorySpool()
         self.replica = replica_of(self.held)
         self.port = Port(resolved(self.replica, is_kin=is_kin))
+        self.is_kin = is_kin
         self.replication = Replication(self.port)
 
     def opened(self) -> Stream:
-        self.replication.open(opening(self.held.spool.fragment, self.held.spool.registers))
+        self.replication.open(opening(self.held.spool.fragment, self.held.spool.registers, is_kin=self.is_kin))
         assert self.port.statuses == [Status.OK]
         return self
 
