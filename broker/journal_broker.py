@@ -153,6 +153,10 @@ class JournalBroker:
         surroundings.watch.observe(self._resolver.observe)
 
     @property
+    def has_begun(self) -> bool:
+        return self._resolver is not None
+
+    @property
     def resolver(self) -> Resolver[SpoolFile]:
         assert self._resolver is not None, "a broker has replicas once it has begun"
         return self._resolver

@@ -56,7 +56,6 @@ _THREADS = 8
 _SWEEP_S = 3600.0
 _UPLOAD_BROKEN_S = 30.0
 _RETRY_S = 1.0
-_IN_USE = "replicas were still in use when the broker stopped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +112,7 @@ class BrokerProcess:
         self.endpoint = ""
         self.http_endpoint = ""
         self._gateway: HttpGateway | None = None
+        self._is_given_up = False
 
     @property
     def is_stopping(self) -> bool:
@@ -252,14 +252,16 @@ class BrokerProcess:
                 await session.drain(replace(member, exiting=True).encoded(), settings.drain_s)
                 # What nobody took over ends here, while this broker is a member beyond doubt.
                 service.stop_proxying()
-                await self._stop_serving(server, STOP_S)
-                await _within(settings.upload_s, asyncio.ensure_future(broker.stop()), _IN_USE)
+                await self._give_up(server, broker, STOP_S, settings.upload_s)
         finally:
             self.serving.clear()
             service.stop_proxying()
             # Without a lease nothing that is under way may be acknowledged, so nobody needs to wait for it.
             is_orderly = not (session.lost.is_set() or tasks.has_failed)
-            await self._wind_down(server, broker, STOP_S if is_orderly else 0, self._upload_s(tasks))
+            upload_s = self._upload_s(tasks)
+            await self._give_up(server, broker, STOP_S if is_orderly else 0, upload_s)
+            if broker.has_begun:
+                await self._upload_rest(broker, upload_s)
 
     async def _recover(self, broker: JournalBroker) -> None:
         """Before anybody can ask: what an earlier process left proves where journals end. There is no way round etcd."""
@@ -292,16 +294,22 @@ class BrokerProcess:
         if interval_s is not None:
             tasks.create_task(sync_forever(surroundings.directory, interval_s))
 
-    async def _wind_down(self, server: RpcServer, broker: JournalBroker, grace_s: float, upload_s: float) -> None:
-        """Nothing is ours to serve any more. Calls end, replicas are given up, and what they held is uploaded."""
+    async def _give_up(self, server: RpcServer, broker: JournalBroker, grace_s: float, timeout_s: float) -> None:
+        """Nothing is ours to serve any more. Calls end, replicas are given up, and where they end is recorded."""
+        if self._is_given_up:
+            return
         async with asyncio.TaskGroup() as stopping:
             giving_up = stopping.create_task(broker.stop())
             await self._stop_serving(server, grace_s)
-            await _within(upload_s, giving_up, _IN_USE)
+            await _within(timeout_s, giving_up, "replicas were still in use when the broker stopped")
+        self._is_given_up = True
+
+    async def _upload_rest(self, broker: JournalBroker, timeout_s: float) -> None:
+        async with asyncio.TaskGroup() as stopping:
             uploading = stopping.create_task(broker.persister.finish())
             if waiting := len(broker.persister.waiting):
                 log.warning("uploading what is left before the broker ends", extra={"fragments": waiting})
-            await _within(upload_s, uploading, "fragments are not uploaded (they stay on this disk)")
+            await _within(timeout_s, uploading, "fragments are not uploaded (they stay on this disk)")
 
     async def _stop_serving(self, server: RpcServer, grace_s: float) -> None:
         async with asyncio.TaskGroup() as stopping:

@@ -7,6 +7,7 @@ It blocks: whoever holds the spool runs it on a worker thread, one call at a tim
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -24,6 +25,7 @@ from fragment.spool import (
 )
 from fragment.spool_directory import SpoolDirectory
 from fragment.spool_file import SpoolFile
+from protocol.errors import GazetteError
 from protocol.fragment import Fragment
 
 
@@ -110,6 +112,17 @@ class SpoolWriter:
         return self._perform(*self.spool.unplaced())
 
     def _perform(self, spool: Spool, effects: tuple[Effect, ...]) -> Performed:
+        try:
+            return self._perform_all(spool, effects)
+        except Exception:
+            # A fragment that could not be begun is not begun: its file must not be taken for the next one's.
+            begun, self._begun = self._begun, None
+            if begun is not None:
+                with suppress(GazetteError, OSError):
+                    begun.remove()
+            raise
+
+    def _perform_all(self, spool: Spool, effects: tuple[Effect, ...]) -> Performed:
         reply: Reply | None = None
         completed: CompletedSpool | None = None
         visible: list[LocalFragment] = []
