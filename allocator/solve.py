@@ -73,14 +73,32 @@ def _fair_shares(state: State[ItemT, MemberT, AssignmentT]) -> list[int]:
 
 
 def _wanted(state: State[ItemT, MemberT, AssignmentT]) -> Sequence[int]:
-    """What there is room for: an item that gets less than it needs is of little use, so the last ones go without."""
+    """What there is room for: an item that gets less than it needs is of little use, so the last ones go without.
+
+    Items that are bound to zones claim no more than those have, lest others go without for what nobody can hold.
+    """
     if state.item_slots <= state.member_slots:
         return state.replication
     wanted, left = [], state.member_slots
-    for count in state.replication:
-        wanted.append(min(count, left))
-        left -= wanted[-1]
+    able: dict[frozenset[str], list[int]] = {}
+    unclaimed: dict[frozenset[str], int] = {}
+    for count, zones in zip(state.replication, state.allowed, strict=True):
+        claim = min(count, left)
+        if zones is not None:
+            if zones not in able:
+                able[zones] = _limits_within(state, zones)
+                unclaimed[zones] = sum(able[zones])
+            claim = min(claim, len(able[zones]), unclaimed[zones])
+            unclaimed[zones] -= claim
+        wanted.append(claim)
+        left -= claim
     return wanted
+
+
+def _limits_within(state: State[ItemT, MemberT, AssignmentT], zones: frozenset[str]) -> list[int]:
+    """Of the members there that could hold anything."""
+    limits = zip(state.members, state.limits, strict=True)
+    return [limit for kv, limit in limits if limit and kv.value.zone in zones]
 
 
 def solve(problem: Problem) -> list[list[int]]:

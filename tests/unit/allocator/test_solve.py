@@ -327,6 +327,20 @@ class TestItemZones:
         assert [desired[f"pinned{at}"] for at in range(4)] == [("a#m0",)] * 4
         assert [desired[f"i{at:03}"] for at in range(4)] == [("b#m1",)] * 4
 
+    @pytest.mark.parametrize("zones", [{"nowhere"}, {"a"}, {"a", "nowhere"}])
+    def test_what_has_no_place_anywhere_is_kept_from_nobody_else(self, zones: set[str]) -> None:
+        """There is too little room for all, and the first ask for more than their zone has."""
+        cluster = cluster_of({"a#m0": 2, "b#m1": 6}, {})
+        for at in range(9):
+            cluster.put_item(f"bound{at}", 1, zones)
+        for at in range(6):
+            cluster.put_item(f"free{at}", 1)
+        desired = desired_assignment(cluster.state)
+        assert sum(item.startswith("free") for item in desired) == 6
+        assert sum(item.startswith("bound") for item in desired) == (2 if "a" in zones else 0)
+        cluster.settle()
+        assert desired_assignment(cluster.state) == desired
+
 
 class TestSurplus:
     def test_a_lower_replication_keeps_what_leaves_loads_even(self) -> None:
