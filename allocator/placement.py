@@ -25,7 +25,7 @@ class Problem:
     fair: Sequence[int]
     # The members of each zone.
     members: Sequence[Sequence[int]]
-    # Of items: how many replicas are wanted, the zones where they may be, and who holds them now.
+    # Of items: how many replicas are wanted, the zones where they may be, and who holds them now, the primary first.
     wanted: Sequence[int]
     zones: Sequence[tuple[int, ...]]
     current: Sequence[Sequence[int]]

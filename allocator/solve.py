@@ -49,11 +49,12 @@ def problem_of(state: State[ItemT, MemberT, AssignmentT]) -> Problem:
         if item_zones is None:
             item_zones = allowed[names] = tuple([at for at in anywhere if state.zones[at] in names]) if names else ()
         zones.append(item_zones)
-        held = []
+        held: list[int] = []
         for assignment in assigned:
-            at = state.position.get(assignment.value.member)
+            _item, member, slot, _value = assignment.value
+            at = state.position.get(member)
             if at is not None and at not in held and zone_of[at] in item_zones:
-                held.append(at)
+                held.insert(0 if slot == 0 else len(held), at)
         current.append(held)
     return Problem(
         zone_of=zone_of,
@@ -118,13 +119,15 @@ def _repeat(improve: Callable[[Placement], bool], placement: Placement) -> None:
 
 
 def _drop_surplus(placement: Placement) -> None:
-    """Items that want fewer replicas than they have lose those of the most loaded members."""
+    """Items that want fewer replicas than they have lose those of the most loaded members; of several, not the
+    primary's, as somebody else would have to become it."""
     problem = placement.problem
 
     def rank(item: int, member: int) -> tuple[bool, float, int]:
-        others = {problem.zone_of[other] for other in placement.held[item] if other != member}
-        limit = problem.limits[member]
-        return len(others) > 1 or problem.wanted[item] < 2, placement.load[member] / limit if limit else inf, member
+        held, limit = placement.held[item], problem.limits[member]
+        others = {problem.zone_of[other] for other in held if other != member}
+        load = placement.load[member] / limit if limit else inf
+        return len(others) > 1 or problem.wanted[item] < 2, load, held.index(member)
 
     surplus = [item for item, held in enumerate(placement.held) if len(held) > problem.wanted[item]]
     # Those that lose all have no choice, and show the others who is loaded in the end.
@@ -193,7 +196,8 @@ def _spread(placement: Placement, items: list[int]) -> bool:
 
 
 def _spread_one(placement: Placement, paths: AugmentingPaths, item: int) -> bool:
-    for member in sorted(placement.held[item], key=placement.weight, reverse=True):
+    # The primary's last, of those that are loaded alike.
+    for member in sorted(reversed(placement.held[item]), key=placement.weight, reverse=True):
         placement.change(item, member, NOBODY)
         paths.vacated(member)
         if paths.place(item):
