@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 # A clock of ours that goes slower than etcd's would end the lease late.
 _CLOCK_DRIFT = 0.01
-_ATTEMPTS_PER_TTL = 6
+_ATTEMPT_MIN = 1 / 6
 _PAUSE_S = 0.1
 _PAUSE_S_MAX = 1.0
 
@@ -61,7 +61,10 @@ class Lease:
             return self._lost
         if now_s < self._next_s:
             return Wait(min(self._next_s, self.deadline_s) - now_s)
-        return KeepAlive(min(self._ttl_s / _ATTEMPTS_PER_TTL, self.deadline_s - now_s))
+        # Half of what is left: an etcd that is slow, all its members alike, is not taken for one that is dead, and there
+        # is still time for others to ask.
+        left_s = self.deadline_s - now_s
+        return KeepAlive(min(max(self._ttl_s * _ATTEMPT_MIN, left_s / 2), left_s))
 
     def answered(self, sent_s: float, ttl_s: float) -> None:
         """A keep-alive sent at `sent_s` was answered; it gave the lease `ttl_s` seconds."""

@@ -54,7 +54,10 @@ def problem_of(state: State[ItemT, MemberT, AssignmentT]) -> Problem:
             _item, member, slot, _value = assignment.value
             at = state.position.get(member)
             if at is not None and at not in held and zone_of[at] in item_zones:
-                held.insert(0 if slot == 0 else len(held), at)
+                if slot:
+                    held.append(at)
+                else:
+                    held.insert(0, at)
         current.append(held)
     return Problem(
         zone_of=zone_of,
@@ -197,7 +200,7 @@ def _spread(placement: Placement, items: list[int]) -> bool:
 
 def _spread_one(placement: Placement, paths: AugmentingPaths, item: int) -> bool:
     # The primary's last, of those that are loaded alike.
-    for member in sorted(reversed(placement.held[item]), key=placement.weight, reverse=True):
+    for member in reversed(sorted(placement.held[item], key=placement.weight)):
         placement.change(item, member, NOBODY)
         paths.vacated(member)
         if paths.place(item):

@@ -72,6 +72,38 @@ def test_a_keep_alive_that_failed_is_repeated_soon_and_given_up_at_the_deadline(
     assert "answered" in step.why
 
 
+@pytest.mark.parametrize("slow_s", [0.1, 1.0, 2.0, 6.0])
+def test_a_slow_etcd_is_not_taken_for_a_dead_one(slow_s: float) -> None:
+    """It answers every keep-alive, if only after a while."""
+    lease, now_s, answers = lease_of(), 100.0, 0
+    while answers < 100:
+        step = lease.next(now_s)
+        assert not isinstance(step, Lost)
+        if isinstance(step, Wait):
+            now_s += step.seconds
+            continue
+        sent_s = now_s
+        now_s += min(slow_s, step.timeout_s)
+        if slow_s <= step.timeout_s:
+            lease.answered(sent_s, TTL_S)
+            answers += 1
+        else:
+            lease.failed(now_s)
+
+
+def test_one_keep_alive_leaves_time_for_another() -> None:
+    lease, now_s, tried = lease_of(), 100.0, 0
+    while isinstance(step := lease.next(now_s), KeepAlive | Wait):
+        if isinstance(step, KeepAlive):
+            tried += 1
+            now_s += step.timeout_s
+            lease.failed(now_s)
+        else:
+            now_s += step.seconds
+    assert tried >= 3
+    assert now_s == pytest.approx(lease.deadline_s)
+
+
 def test_a_machine_that_slept_through_its_lease_has_lost_it() -> None:
     """An answer that was under way when the machine fell asleep is no help."""
     lease = lease_of()

@@ -203,8 +203,10 @@ def test_what_the_leader_of_a_live_cluster_did_is_what_ours_would_have_done() ->
 
 @pytest.mark.parametrize(
     "name",
-    ["04-converged", "09-after-lease-expiry", "10-member-back", "11-exiting-cannot-drain", "14-converged-again"]
-    + ["15-two-more-journals", "17-suspended", "18-resumed", "19-deleted"],
+    [
+        *("04-converged", "09-after-lease-expiry", "10-member-back", "11-exiting-cannot-drain", "14-converged-again"),
+        *("15-two-more-journals", "17-suspended", "18-resumed", "19-deleted"),
+    ],
 )
 def test_where_the_leader_of_a_live_cluster_rested_so_would_ours(name: str) -> None:
     assert planned(view_of(name)) == set()
