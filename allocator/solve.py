@@ -199,8 +199,9 @@ def _spread(placement: Placement, items: list[int]) -> bool:
 
 
 def _spread_one(placement: Placement, paths: AugmentingPaths, item: int) -> bool:
-    # The primary's last, of those that are loaded alike.
-    for member in reversed(sorted(placement.held[item], key=placement.weight)):
+    by_weight = sorted(placement.held[item], key=placement.weight)
+    # From the end, so that of those who are loaded alike the primary is the last.
+    for member in by_weight[::-1]:
         placement.change(item, member, NOBODY)
         paths.vacated(member)
         if paths.place(item):
