@@ -31,11 +31,9 @@ Desired = dict[str, tuple[str, ...]]
 
 
 def desired_assignment(state: State[ItemT, MemberT, AssignmentT]) -> Desired:
-    members = [kv.value.id for kv in state.members]
+    name_of = [kv.value.id for kv in state.members].__getitem__
     solved = solve(problem_of(state))
-    return {
-        kv.value.id: tuple([members[at] for at in held]) for kv, held in zip(state.items, solved, strict=True) if held
-    }
+    return {kv.value.id: tuple(map(name_of, held)) for kv, held in zip(state.items, solved, strict=True) if held}
 
 
 def problem_of(state: State[ItemT, MemberT, AssignmentT]) -> Problem:
@@ -155,7 +153,7 @@ def _mend(placement: Placement) -> bool:
     for member in _beyond(placement, problem.limits):
         _evict(placement, member)
         changed = True
-    in_one_zone = [item for item in range(len(placement.held)) if placement.is_in_one_zone(item)]
+    in_one_zone = placement.items_in_one_zone()
     changed = _spread(placement, in_one_zone) or changed
     return changed and bool(missing or in_one_zone or _beyond(placement, problem.fair))
 
