@@ -19,7 +19,13 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from allocator.converge import Batch, Consistent, converge
 from allocator.etcd_client import EtcdClient
-from allocator.etcd_errors import AnswerTooLargeError, EtcdError, EtcdRefusedError, LeaseNotFoundError
+from allocator.etcd_errors import (
+    AnswerTooLargeError,
+    EtcdError,
+    EtcdRefusedError,
+    EtcdUnavailableError,
+    LeaseNotFoundError,
+)
 from allocator.key_value import KeyValue
 from allocator.keys import Assignment, Entity, Item, assignments_prefix, item_key
 from allocator.keyspace_view import KeySpaceView
@@ -31,7 +37,8 @@ from allocator.transaction import Delete, Put, Transaction
 OFF_LOOP_ITEMS = 2000
 """From so many keys on, planning goes to a thread: it takes long enough to delay keep-alives and requests."""
 CATCH_UP_S = 10.0
-"""How long a leader waits to see its own transactions, or what kept them from taking effect, before it looks again."""
+"""How long a leader waits for what kept its transactions from taking effect before it looks again; and how often it
+says that it cannot see those that did."""
 PAUSE_S = 1.0
 
 # What may be wrong with one change and not with another. Of these, etcd has done nothing.
@@ -68,9 +75,8 @@ class Standing(Enum):
 class _Outcome:
     """What came of a step."""
 
-    # Of the last change that took effect.
-    revision: int | None = None
-    # Whether some did not.
+    # Whether some changes took effect, and whether some did not.
+    is_done: bool = False
     is_held_up: bool = False
     # Members that still hold what they should have given up: others cannot have that room yet.
     unfreed: set[str] = field(default_factory=set)
@@ -95,6 +101,9 @@ class Allocator(Generic[ItemT, MemberT, AssignmentT]):
         # What was desired the last time, and of which constraints that was the answer.
         self._desired: Desired = {}
         self._solved_for: int | None = None
+        # When our own changes last took effect; and a key that one of them puts of which we do not know if it did.
+        self._done_at = 0
+        self._in_doubt: str | None = None
         self._complaints = _Complaints()
 
     async def run(self) -> NoReturn:
@@ -112,6 +121,10 @@ class Allocator(Generic[ItemT, MemberT, AssignmentT]):
             await self._keyspace.wait_change(view, None)
             return
         try:
+            await self._dispel_doubt()
+            if view.through < self._done_at:
+                await self._catch_up()
+                return
             outcome = await self._step(view)
         except EtcdError as error:
             log.warning("allocation step failed (will retry)", extra={"error": str(error)})
@@ -122,9 +135,7 @@ class Allocator(Generic[ItemT, MemberT, AssignmentT]):
             log.exception("allocation step failed for an unknown reason (will retry)")
             await asyncio.sleep(PAUSE_S)
             return
-        if outcome.revision is not None:
-            await self._catch_up(outcome.revision)
-        else:
+        if not outcome.is_done:
             await self._rest(view, CATCH_UP_S if outcome.is_held_up else None)
 
     def _stand(self, view: KeySpaceView[Entity[ItemT, MemberT, AssignmentT]]) -> Standing:
@@ -185,6 +196,11 @@ class Allocator(Generic[ItemT, MemberT, AssignmentT]):
                 what = "etcd refuses a change (the item stays as it is)"
                 self._complaints.add(what, batch.changes[0].item, str(error))
             return False
+        except EtcdUnavailableError as error:
+            if error.maybe_applied:
+                puts = (operation.key for operation in transaction.operations if isinstance(operation, Put))
+                self._in_doubt = next(puts, None)
+            raise
         if not committed.succeeded:
             # Somebody changed what it was based on. What that was, the next view tells; the revision of this answer
             # may lie outside of the key space, and is not one to wait for.
@@ -192,7 +208,8 @@ class Allocator(Generic[ItemT, MemberT, AssignmentT]):
             items = [change.item for change in batch.changes[:_SAID_MAX]]
             log.info("allocation was overtaken by another change", extra={"items": items})
             return False
-        outcome.revision = committed.header.revision
+        self._done_at = committed.header.revision
+        outcome.is_done = True
         _count(transaction)
         return True
 
@@ -228,11 +245,22 @@ class Allocator(Generic[ItemT, MemberT, AssignmentT]):
         self._complaints.add("the replicas of an item cannot be judged", item.id, reason)
         return None
 
-    async def _catch_up(self, revision: int) -> None:
+    async def _dispel_doubt(self) -> None:
+        """All of a transaction happened or nothing, so that any key it puts tells which. One that only deletes compares
+        what it deletes, and may be tried again."""
+        if self._in_doubt is not None:
+            stored = await self._etcd.get(self._in_doubt)
+            self._in_doubt = None
+            if stored is not None:
+                self._done_at = max(self._done_at, stored.mod_revision)
+
+    async def _catch_up(self) -> None:
+        """Nothing is planned without our own changes in view, however long that takes: to add an assignment a second
+        time would be to take from its holder what that has written there."""
         try:
-            await self._keyspace.wait_revision(revision, CATCH_UP_S)
+            await self._keyspace.wait_revision(self._done_at, CATCH_UP_S)
         except TimeoutError:
-            log.warning("own changes are not seen yet (will look again)", extra={"revision": revision})
+            log.warning("own changes are not seen yet (will wait)", extra={"revision": self._done_at})
 
     async def _rest(self, view: KeySpaceView[Entity[ItemT, MemberT, AssignmentT]], timeout_s: float | None) -> None:
         try:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from math import inf
 from typing import Generic, NamedTuple
 
 from allocator.key_value import KeyValue, ValueT
 from allocator.keys import Assignment, Item, holder, items_prefix, members_prefix, slot_key
+from allocator.member_loads import MemberLoads
 from allocator.solve import Desired
 from allocator.state import AssignmentT, ItemT, MemberT, State
 from allocator.transaction import COMPARES_MAX, OPERATIONS_MAX, Compare, Delete, Put, Target, Transaction
@@ -148,9 +148,8 @@ class _Step(Generic[ItemT, MemberT, AssignmentT]):
         self._consistent = consistent
         # Most of a large step is adding, and all that add to a member compare the same.
         self._same_member = [_unchanged(kv) for kv in state.members]
-        # As they are once this step is done, so that what is decided for one item counts for those after it.
-        self._totals = list(state.totals)
-        self._primaries = list(state.primaries)
+        # What is decided for one item counts for those after it.
+        self._loads = MemberLoads(state)
 
     def changes(self, desired: Desired) -> Iterator[Change]:
         """In the order of items, be they alive or dead."""
@@ -242,7 +241,7 @@ class _Step(Generic[ItemT, MemberT, AssignmentT]):
         holders = {kv.value.member for kv in assigned}
         next_slot = 1 + max((kv.value.slot for kv in assigned if -1 <= kv.value.slot < _SLOT_MAX), default=-1)
         missing = enumerate((member for member in wanted if member not in holders), next_slot)
-        return [(slot, member) for slot, member in missing if self._has_room(member)][:_ADDED_MAX]
+        return [(slot, member) for slot, member in missing if self._loads.has_room(member)][:_ADDED_MAX]
 
     def _unfit(self, replicas: _Replicas[AssignmentT], replication: int) -> list[_Replica[AssignmentT]]:
         """Those that go whatever else there is, since nobody counts on them.
@@ -259,7 +258,7 @@ class _Step(Generic[ItemT, MemberT, AssignmentT]):
     ) -> list[_Replica[AssignmentT]]:
         """Those not wanted that the item can do without, the most loaded members' first."""
         leaving = [replica for replica in replicas if replica.member not in wanted]
-        leaving.sort(key=lambda replica: self._ratio(self._totals, replica.member), reverse=True)
+        leaving.sort(key=lambda replica: self._loads.of_all(replica.member), reverse=True)
         consistent = sum(replica.is_consistent for replica in replicas)
         removed: list[_Replica[AssignmentT]] = []
         for replica in leaving:
@@ -284,34 +283,25 @@ class _Step(Generic[ItemT, MemberT, AssignmentT]):
             key=lambda replica: (
                 replica.slot != 0,
                 not replica.is_consistent,
-                self._ratio(self._primaries, replica.member),
+                self._loads.of_primaries(replica.member),
             ),
             default=None,
         )
         return [] if best is None else [best, *(replica for replica in kept if replica is not best)]
-
-    def _has_room(self, member: str) -> bool:
-        at = self._state.position.get(member)
-        return at is not None and self._totals[at] < self._state.limits[at]
-
-    def _ratio(self, counts: Sequence[int], member: str) -> float:
-        """How much of what a member can take it has. Nobody is loaded more than one that should have nothing."""
-        at = self._state.position[member]
-        return counts[at] / self._state.limits[at] if self._state.limits[at] else inf
 
     def _add(self, change: Change, member: str, slot: int) -> None:
         at = self._state.position[member]
         change.compares.append(self._same_member[at])
         lease = self._state.members[at].lease
         change.operations.append(Put(slot_key(self._state.root, change.item, member, slot), b"", lease))
-        self._count(member, 1, slot)
+        self._loads.add(member, slot)
 
     def _remove(self, change: Change, replica: _Replica[AssignmentT]) -> None:
         change.compares.append(_unchanged(replica.kv))
         if replica.member not in self._state.position:
             change.compares.append(self._still_a_stranger(replica.member))
         change.operations.append(Delete(replica.kv.key))
-        self._count(replica.member, -1, replica.slot)
+        self._loads.remove(replica.member, replica.slot)
 
     def _still_a_stranger(self, member: str) -> Compare:
         """A member that has just joined is not robbed of what it may hold."""
@@ -331,16 +321,9 @@ class _Step(Generic[ItemT, MemberT, AssignmentT]):
         change.compares.append(_unchanged(kv))
         change.operations.append(Delete(kv.key))
         change.operations.append(Put(key, kv.raw, kv.lease))
-        self._count(replica.member, -1, replica.slot)
-        self._count(replica.member, 1, slot)
+        self._loads.remove(replica.member, replica.slot)
+        self._loads.add(replica.member, slot)
         return True
-
-    def _count(self, member: str, by: int, slot: int) -> None:
-        at = self._state.position.get(member)
-        if at is not None:
-            self._totals[at] += by
-            if slot == 0:
-                self._primaries[at] += by
 
     def _bury(self, assignments: Sequence[KeyValue[Assignment[AssignmentT]]]) -> Iterator[Change]:
         """An item is gone, and so should its assignments be, unless it comes back first."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 # A clock of ours that goes slower than etcd's would end the lease late.
 _CLOCK_DRIFT = 0.01
-_ATTEMPTS_PER_TTL = 6
+_ATTEMPT_MIN = 1 / 6
 _PAUSE_S = 0.1
 _PAUSE_S_MAX = 1.0
 
@@ -51,17 +51,24 @@ class Lease:
         return self._confirmed_s + self._ttl_s * (1 - _CLOCK_DRIFT)
 
     def is_certain(self, now_s: float) -> bool:
-        return self._lost is None and now_s < self.deadline_s
+        """Whoever was told that it is not, is never told that it is: an answer that comes after that is too late."""
+        return self._lost_by(now_s) is None
 
     def next(self, now_s: float) -> KeepAlive | Wait | Lost:
         """What to do now."""
-        if self._lost is None and now_s >= self.deadline_s:
-            self._lost = Lost(f"no keep-alive of the last {now_s - self._confirmed_s:.1f} s was answered")
-        if self._lost is not None:
-            return self._lost
+        if (lost := self._lost_by(now_s)) is not None:
+            return lost
         if now_s < self._next_s:
             return Wait(min(self._next_s, self.deadline_s) - now_s)
-        return KeepAlive(min(self._ttl_s / _ATTEMPTS_PER_TTL, self.deadline_s - now_s))
+        # Half of what is left: an etcd all of whose members are slow is not taken for a dead one, and there is still
+        # time to ask again.
+        left_s = self.deadline_s - now_s
+        return KeepAlive(min(max(self._ttl_s * _ATTEMPT_MIN, left_s / 2), left_s))
+
+    def _lost_by(self, now_s: float) -> Lost | None:
+        if self._lost is None and now_s >= self.deadline_s:
+            self._lost = Lost(f"no keep-alive of the last {now_s - self._confirmed_s:.1f} s was answered")
+        return self._lost
 
     def answered(self, sent_s: float, ttl_s: float) -> None:
         """A keep-alive sent at `sent_s` was answered; it gave the lease `ttl_s` seconds."""

@@ -25,7 +25,7 @@ class Problem:
     fair: Sequence[int]
     # The members of each zone.
     members: Sequence[Sequence[int]]
-    # Of items: how many replicas are wanted, the zones where they may be, and who holds them now.
+    # Of items: how many replicas are wanted, the zones where they may be, and who holds them now, the primary first.
     wanted: Sequence[int]
     zones: Sequence[tuple[int, ...]]
     current: Sequence[Sequence[int]]
@@ -157,7 +157,14 @@ class Placement:
         held, zone_of = self.held[item], self.problem.zone_of
         if len(held) < 2 or len(self.problem.zones[item]) < 2:
             return False
-        return len({zone_of[member] for member in held}) == 1
+        zone = zone_of[held[0]]
+        return all(zone_of[member] == zone for member in held)
+
+    def items_in_one_zone(self) -> list[int]:
+        """Nearly all items differ in the zones of their first two replicas, and that is quickly seen."""
+        zone_of = self.problem.zone_of
+        near = [at for at, held in enumerate(self.held) if len(held) > 1 and zone_of[held[0]] == zone_of[held[1]]]
+        return [item for item in near if self.is_in_one_zone(item)]
 
     def zones_for(self, item: int, spread: bool) -> list[int]:
         """The zones that have a member to give one more replica, with `spread` such that it spans two zones then."""

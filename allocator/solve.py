@@ -31,11 +31,9 @@ Desired = dict[str, tuple[str, ...]]
 
 
 def desired_assignment(state: State[ItemT, MemberT, AssignmentT]) -> Desired:
-    members = [kv.value.id for kv in state.members]
+    name_of = [kv.value.id for kv in state.members].__getitem__
     solved = solve(problem_of(state))
-    return {
-        kv.value.id: tuple([members[at] for at in held]) for kv, held in zip(state.items, solved, strict=True) if held
-    }
+    return {kv.value.id: tuple(map(name_of, held)) for kv, held in zip(state.items, solved, strict=True) if held}
 
 
 def problem_of(state: State[ItemT, MemberT, AssignmentT]) -> Problem:
@@ -49,11 +47,15 @@ def problem_of(state: State[ItemT, MemberT, AssignmentT]) -> Problem:
         if item_zones is None:
             item_zones = allowed[names] = tuple([at for at in anywhere if state.zones[at] in names]) if names else ()
         zones.append(item_zones)
-        held = []
+        held: list[int] = []
         for assignment in assigned:
-            at = state.position.get(assignment.value.member)
+            _item, member, slot, _value = assignment.value
+            at = state.position.get(member)
             if at is not None and at not in held and zone_of[at] in item_zones:
-                held.append(at)
+                if slot:
+                    held.append(at)
+                else:
+                    held.insert(0, at)
         current.append(held)
     return Problem(
         zone_of=zone_of,
@@ -73,14 +75,32 @@ def _fair_shares(state: State[ItemT, MemberT, AssignmentT]) -> list[int]:
 
 
 def _wanted(state: State[ItemT, MemberT, AssignmentT]) -> Sequence[int]:
-    """What there is room for: an item that gets less than it needs is of little use, so the last ones go without."""
+    """What there is room for: an item that gets less than it needs is of little use, so the last ones go without.
+
+    Items that are bound to zones claim no more than those have, lest others go without for what nobody can hold.
+    """
     if state.item_slots <= state.member_slots:
         return state.replication
     wanted, left = [], state.member_slots
-    for count in state.replication:
-        wanted.append(min(count, left))
-        left -= wanted[-1]
+    able: dict[frozenset[str], list[int]] = {}
+    unclaimed: dict[frozenset[str], int] = {}
+    for count, zones in zip(state.replication, state.allowed, strict=True):
+        claim = min(count, left)
+        if zones is not None:
+            if zones not in able:
+                able[zones] = _limits_within(state, zones)
+                unclaimed[zones] = sum(able[zones])
+            claim = min(claim, len(able[zones]), unclaimed[zones])
+            unclaimed[zones] -= claim
+        wanted.append(claim)
+        left -= claim
     return wanted
+
+
+def _limits_within(state: State[ItemT, MemberT, AssignmentT], zones: frozenset[str]) -> list[int]:
+    """Of the members there that could hold anything."""
+    limits = zip(state.members, state.limits, strict=True)
+    return [limit for kv, limit in limits if limit and kv.value.zone in zones]
 
 
 def solve(problem: Problem) -> list[list[int]]:
@@ -100,13 +120,15 @@ def _repeat(improve: Callable[[Placement], bool], placement: Placement) -> None:
 
 
 def _drop_surplus(placement: Placement) -> None:
-    """Items that want fewer replicas than they have lose those of the most loaded members."""
+    """Items that want fewer replicas than they have lose those of the most loaded members; of several, not the
+    primary's, as somebody else would have to become it."""
     problem = placement.problem
 
     def rank(item: int, member: int) -> tuple[bool, float, int]:
-        others = {problem.zone_of[other] for other in placement.held[item] if other != member}
-        limit = problem.limits[member]
-        return len(others) > 1 or problem.wanted[item] < 2, placement.load[member] / limit if limit else inf, member
+        held, limit = placement.held[item], problem.limits[member]
+        others = {problem.zone_of[other] for other in held if other != member}
+        load = placement.load[member] / limit if limit else inf
+        return len(others) > 1 or problem.wanted[item] < 2, load, held.index(member)
 
     surplus = [item for item, held in enumerate(placement.held) if len(held) > problem.wanted[item]]
     # Those that lose all have no choice, and show the others who is loaded in the end.
@@ -131,7 +153,7 @@ def _mend(placement: Placement) -> bool:
     for member in _beyond(placement, problem.limits):
         _evict(placement, member)
         changed = True
-    in_one_zone = [item for item in range(len(placement.held)) if placement.is_in_one_zone(item)]
+    in_one_zone = placement.items_in_one_zone()
     changed = _spread(placement, in_one_zone) or changed
     return changed and bool(missing or in_one_zone or _beyond(placement, problem.fair))
 
@@ -175,7 +197,9 @@ def _spread(placement: Placement, items: list[int]) -> bool:
 
 
 def _spread_one(placement: Placement, paths: AugmentingPaths, item: int) -> bool:
-    for member in sorted(placement.held[item], key=placement.weight, reverse=True):
+    by_weight = sorted(placement.held[item], key=placement.weight)
+    # From the end, so that of those who are loaded alike the primary is the last.
+    for member in by_weight[::-1]:
         placement.change(item, member, NOBODY)
         paths.vacated(member)
         if paths.place(item):

@@ -105,17 +105,16 @@ class State(Generic[ItemT, MemberT, AssignmentT]):
         items, unusable = _usable(cast(list[KeyValue[Item[ItemT]]], _branch(key_values, items_prefix(root))))
         position = {kv.value.id: at for at, kv in enumerate(members)}
         existing = chain(_ids(unread, items_prefix(root)), unusable)
-        assignments, dead = _by_item([kv.value.id for kv in items.key_values], assigned, existing)
+        held = _held([kv.value.id for kv in items.key_values], assigned, existing, position)
         item_slots = sum(items.replication)
         limits = _effective_limits(members, item_slots, max(items.replication, default=0))
-        totals, primaries, strangers = _loads(position, assignments)
         return cls(
             root=root,
             members=members,
             items=items.key_values,
-            assignments=assignments,
-            dead=dead,
-            strangers=strangers,
+            assignments=held.assignments,
+            dead=held.dead,
+            strangers=held.strangers,
             unreadable_members=_ids(unread, members_prefix(root)),
             unusable=unusable,
             position=position,
@@ -125,8 +124,8 @@ class State(Generic[ItemT, MemberT, AssignmentT]):
             item_slots=item_slots,
             allowed=items.allowed,
             zones=sorted({kv.value.zone for kv in members if kv.value.value.limit > 0}),
-            totals=totals,
-            primaries=primaries,
+            totals=held.totals,
+            primaries=held.primaries,
             network_hash=_network_hash(members, limits, items),
         )
 
@@ -224,21 +223,51 @@ def _usable(key_values: Sequence[KeyValue[Item[ItemT]]]) -> tuple[_Items[ItemT],
     return _Items(usable, replications, zones), unusable
 
 
-def _by_item(
-    items: Sequence[str], assigned: Sequence[KeyValue[Assignment[AssignmentT]]], existing: Iterable[str]
-) -> tuple[list[list[KeyValue[Assignment[AssignmentT]]]], list[list[KeyValue[Assignment[AssignmentT]]]]]:
-    """The assignments of each of `items`, and by item those whose item is gone. Others that exist are left out."""
+class _Held(NamedTuple, Generic[AssignmentT]):
+    """Who holds what."""
+
+    assignments: list[list[KeyValue[Assignment[AssignmentT]]]]
+    dead: list[list[KeyValue[Assignment[AssignmentT]]]]
+    strangers: list[KeyValue[Assignment[AssignmentT]]]
+    totals: list[int]
+    primaries: list[int]
+
+
+def _held(
+    items: Sequence[str],
+    assigned: Sequence[KeyValue[Assignment[AssignmentT]]],
+    existing: Iterable[str],
+    position: dict[str, int],
+) -> _Held[AssignmentT]:
+    """The assignments of each of `items`, and by item those whose item is gone. Others that exist are left out.
+
+    There may be hundreds of thousands, in the order of keys, so that those of an item are neighbours: all that is to
+    be known of them is found in one pass.
+    """
     groups: dict[str, list[KeyValue[Assignment[AssignmentT]]]] = {item: [] for item in items}
     others: dict[str, list[KeyValue[Assignment[AssignmentT]]]] = {}
+    totals, primaries = [0] * len(position), [0] * len(position)
+    strangers = []
+    group, group_of, is_item = None, None, False
     for kv in assigned:
-        name = kv.value.item
-        group = groups.get(name)
-        if group is None:
-            group = others.setdefault(name, [])
+        name, member, slot, _value = kv.value
+        if group is None or name != group_of:
+            group, group_of = groups.get(name), name
+            is_item = group is not None
+            if group is None:
+                group = others.setdefault(name, [])
         group.append(kv)
+        if is_item:
+            at = position.get(member)
+            if at is None:
+                strangers.append(kv)
+                continue
+            totals[at] += 1
+            if slot == 0:
+                primaries[at] += 1
     for item in existing:
         others.pop(item, None)
-    return list(groups.values()), list(others.values())
+    return _Held(list(groups.values()), list(others.values()), strangers, totals, primaries)
 
 
 def _effective_limits(members: Sequence[KeyValue[Member[MemberT]]], item_slots: int, replication_max: int) -> list[int]:
@@ -256,24 +285,6 @@ def _effective_limits(members: Sequence[KeyValue[Member[MemberT]]], item_slots: 
         limits[at] -= shed
         excess -= shed
     return limits
-
-
-def _loads(
-    position: dict[str, int], assignments: Sequence[Sequence[KeyValue[Assignment[AssignmentT]]]]
-) -> tuple[list[int], list[int], list[KeyValue[Assignment[AssignmentT]]]]:
-    """How many assignments each member has, of how many it is the primary, and those of nobody that is known."""
-    totals, primaries = [0] * len(position), [0] * len(position)
-    strangers = []
-    for kv in chain.from_iterable(assignments):
-        _item, member, slot, _value = kv.value
-        at = position.get(member)
-        if at is None:
-            strangers.append(kv)
-            continue
-        totals[at] += 1
-        if slot == 0:
-            primaries[at] += 1
-    return totals, primaries, strangers
 
 
 def _network_hash(members: Sequence[KeyValue[Member[MemberT]]], limits: Sequence[int], items: _Items[ItemT]) -> int:

@@ -20,6 +20,8 @@ class EtcdProxy:
     endpoint: str = ""
     # Methods whose next answer gets lost: the call has happened, and fails.
     lost_answers: set[str] = field(default_factory=set)
+    # Methods with whose next call streams are held up: nobody hears of what it has done.
+    muffled: set[str] = field(default_factory=set)
     # Whether every answer of a stream is passed on twice.
     is_stuttering: bool = False
     # Clear while streams are held up, without anybody being told.
@@ -44,6 +46,9 @@ class EtcdProxy:
         if self.repeats.get((path, request), 0):
             self.repeats[path, request] -= 1
             return self.answers[path, request]
+        if path in self.muffled:
+            self.muffled.remove(path)
+            self.flowing.clear()
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self.channel.unary_unary(path)
         try:
             answer: bytes = await call(request, metadata=_passed_on(context), timeout=20)

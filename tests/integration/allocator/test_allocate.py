@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from allocator import allocate
 from allocator.allocate import OFF_LOOP_ITEMS, Allocator, Standing, is_drained
 from allocator.converge import Consistent
 from allocator.etcd_client import EtcdClient
@@ -434,6 +435,44 @@ async def test_an_answer_that_is_lost_changes_nothing_in_the_end(
         await put_items(etcd, prefix, range(5, 8), 2)
         await settled(prefix, second.watch, [first, second], 8)
         assert not proxy.lost_answers
+
+
+@pytest.mark.parametrize("is_lost", [True, False], ids=["answer lost", "answered"])
+async def test_what_a_holder_wrote_is_not_taken_from_it_by_a_leader_that_is_blind(
+    etcd: EtcdClient,
+    prefix: str,
+    shared_etcd: EtcdServer,
+    is_lost: bool,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its watch says nothing more, and it cannot see the assignment that it has added. To add it again would be to put
+    an empty value in place of the holder's."""
+    monkeypatch.setattr(allocate, "CATCH_UP_S", 0.1)
+    transact = "/etcdserverpb.KV/Txn"
+    async with (
+        etcd_proxy(shared_etcd.endpoint) as proxy,
+        client_of(proxy.endpoint) as client,
+        member_of(client, prefix, "zone-a", "first") as first,
+    ):
+        await settled(prefix, first.watch, [first], 0)
+        proxy.muffled.add(transact)
+        if is_lost:
+            proxy.lost_answers.add(transact)
+        await put_items(etcd, prefix, [0], 1)
+        key = f"{prefix}/assign/item/0000#{first.id}#0"
+        await wait_for(lambda: not proxy.muffled)
+        async with asyncio.timeout(PATIENCE_S):
+            while await etcd.get(key) is None:
+                continue
+        await etcd.commit(Transaction((), (Put(key, b"in order", KEEP_LEASE),)))
+        # It has had every reason to look again.
+        await wait_for(lambda: len(said(caplog, "not seen yet")) > 1)
+        proxy.flowing.set()
+        await settled(prefix, first.watch, [first], 1)
+        stored = await etcd.get(key)
+        assert stored is not None
+        assert (stored.raw, stored.version) == (b"in order", 2)
 
 
 async def test_the_leader_of_etcd_is_lost(tmp_path: Path) -> None:

@@ -336,7 +336,7 @@ async def test_a_machine_that_slept_through_its_lease_finds_out_as_it_wakes(
         EtcdClient(EtcdConnections([proxy.endpoint])) as etcd,
     ):
         key = f"{prefix}/members/zone-a#member-1"
-        # Its keep-alives are due after 200 s, and given up after 100 s.
+        # Its keep-alives are due after 200 s, and given up minutes later.
         membership = Membership(etcd, key, Remembered(), ttl_s=600, clock=lambda: begun_s + slept_s)
         await membership.begin()
         async with asyncio.TaskGroup() as tasks:

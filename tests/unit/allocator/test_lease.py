@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from copy import copy
 from pathlib import Path
 
 import pytest
@@ -36,11 +37,11 @@ def test_the_time_counts_from_the_sending_of_a_keep_alive() -> None:
     """A slow answer does not lengthen the lease."""
     lease = lease_of()
     lease.answered(107.0, TTL_S)
-    assert lease.is_certain(126.7)
-    assert not lease.is_certain(126.9)
     step = lease.next(112.0)
     assert isinstance(step, Wait)
     assert step.seconds < 107.0 + TTL_S / 3 - 112.0 + 0.001
+    assert lease.is_certain(126.7)
+    assert not lease.is_certain(126.9)
 
 
 def test_an_answer_to_an_older_keep_alive_changes_nothing() -> None:
@@ -72,12 +73,52 @@ def test_a_keep_alive_that_failed_is_repeated_soon_and_given_up_at_the_deadline(
     assert "answered" in step.why
 
 
+@pytest.mark.parametrize("slow_s", [0.1, 1.0, 2.0, 6.0])
+def test_a_slow_etcd_is_not_taken_for_a_dead_one(slow_s: float) -> None:
+    """It answers every keep-alive, if only after a while."""
+    lease, now_s, answers = lease_of(), 100.0, 0
+    while answers < 100:
+        step = lease.next(now_s)
+        assert not isinstance(step, Lost)
+        if isinstance(step, Wait):
+            now_s += step.seconds
+            continue
+        sent_s = now_s
+        now_s += min(slow_s, step.timeout_s)
+        if slow_s <= step.timeout_s:
+            lease.answered(sent_s, TTL_S)
+            answers += 1
+        else:
+            lease.failed(now_s)
+
+
+def test_one_keep_alive_leaves_time_for_another() -> None:
+    lease, now_s, tried = lease_of(), 100.0, 0
+    while isinstance(step := lease.next(now_s), KeepAlive | Wait):
+        if isinstance(step, KeepAlive):
+            tried += 1
+            now_s += step.timeout_s
+            lease.failed(now_s)
+        else:
+            now_s += step.seconds
+    assert tried >= 3
+    assert now_s == pytest.approx(lease.deadline_s)
+
+
 def test_a_machine_that_slept_through_its_lease_has_lost_it() -> None:
     """An answer that was under way when the machine fell asleep is no help."""
     lease = lease_of()
     lease.answered(107.0, TTL_S)
     assert not lease.is_certain(107.0 + 3600)
     assert isinstance(lease.next(107.0 + 3600), Lost)
+
+
+def test_an_answer_that_comes_after_the_lease_was_doubted_is_too_late() -> None:
+    lease = lease_of()
+    assert not lease.is_certain(119.9)
+    lease.answered(119.7, TTL_S)
+    assert not lease.is_certain(119.9)
+    assert isinstance(lease.next(119.9), Lost)
 
 
 def test_a_lost_lease_stays_lost() -> None:
@@ -120,7 +161,7 @@ def test_a_process_is_never_certain_of_a_lease_that_etcd_has_ended(steps: list[t
         else:
             lease.failed(now_s)
         for later_s in (now_s, ends_s - 0.001, ends_s, ends_s + 5):
-            assert not lease.is_certain(later_s) or later_s < ends_s
+            assert not copy(lease).is_certain(later_s) or later_s < ends_s
 
 
 def test_the_clock_of_leases_runs_while_the_machine_sleeps() -> None:

@@ -185,6 +185,25 @@ class TestBalance:
         assert all(sorted(map(zone_of, held)) == ["a", "b", "c"] for held in desired.values())
 
 
+class TestPrimaries:
+    """Somebody else would have to become one, and be told by everybody."""
+
+    @pytest.mark.parametrize("primary", ["a#m0", "a#m1", "b#m2"])
+    def test_stay_when_another_replica_can_go_as_well(self, primary: str) -> None:
+        members = ["a#m0", "a#m1", "b#m2"]
+        cluster = cluster_of(dict.fromkeys(members, 9), {"i": 1})
+        others = [member for member in members if member != primary]
+        cluster.assign("i", f"{primary}:0", f"{others[0]}:1", f"{others[1]}:2")
+        assert desired_assignment(cluster.state)["i"] == (primary,)
+
+    @pytest.mark.parametrize("primary", ["a#m0", "a#m1"])
+    def test_stay_when_another_replica_can_go_to_a_second_zone(self, primary: str) -> None:
+        cluster = cluster_of({"a#m0": 9, "a#m1": 9, "b#m2": 9}, {"i": 2})
+        other = "a#m1" if primary == "a#m0" else "a#m0"
+        cluster.assign("i", f"{primary}:0", f"{other}:1")
+        assert desired_assignment(cluster.state)["i"] == (primary, "b#m2")
+
+
 class TestShortage:
     def test_the_first_items_are_served(self) -> None:
         cluster = cluster_of({"a#m0": 2, "b#m1": 2, "b#m2": 2}, items(4, 2))
@@ -326,6 +345,20 @@ class TestItemZones:
         desired = desired_assignment(cluster.state)
         assert [desired[f"pinned{at}"] for at in range(4)] == [("a#m0",)] * 4
         assert [desired[f"i{at:03}"] for at in range(4)] == [("b#m1",)] * 4
+
+    @pytest.mark.parametrize("zones", [{"nowhere"}, {"a"}, {"a", "nowhere"}])
+    def test_what_has_no_place_anywhere_is_kept_from_nobody_else(self, zones: set[str]) -> None:
+        """There is too little room for all, and the first ask for more than their zone has."""
+        cluster = cluster_of({"a#m0": 2, "b#m1": 6}, {})
+        for at in range(9):
+            cluster.put_item(f"bound{at}", 1, zones)
+        for at in range(6):
+            cluster.put_item(f"free{at}", 1)
+        desired = desired_assignment(cluster.state)
+        assert sum(item.startswith("free") for item in desired) == 6
+        assert sum(item.startswith("bound") for item in desired) == (2 if "a" in zones else 0)
+        cluster.settle()
+        assert desired_assignment(cluster.state) == desired
 
 
 class TestSurplus:

@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 from google.protobuf.message import DecodeError
 
+from allocator.converge import converge
 from allocator.key_event import DeletedKey, EtcdHeader, Listing, StoredKey, WatchEvents
 from allocator.key_value import KeyValue
 from allocator.keys import Assignment, InvalidKeyError, Item, Member
 from allocator.keyspace import KeySpace
 from allocator.keyspace_view import KeySpaceView
+from allocator.solve import desired_assignment
 from allocator.state import State
+from allocator.transaction import Put
 from broker.cluster_keys import BrokerEntity, assigned_route, broker_decoder, journal_consistency, route_of
 from broker.journal_item import JournalItem
 from protocol.errors import ValidationError
@@ -131,24 +134,82 @@ def consistent(view: KeySpaceView[BrokerEntity]) -> dict[str, bool]:
     }
 
 
-def test_the_life_of_a_live_cluster_is_followed_at_every_revision() -> None:
-    states = live_states()
+def live_views() -> dict[int, KeySpaceView[BrokerEntity]]:
+    """The mirror of the live cluster at each of its revisions."""
+    begun, before = EtcdHeader(**live_states()[0]["header"]), live_states()[0]["kvs"]
     keyspace = KeySpace(ROOT, broker_decoder(ROOT))
-    begun = EtcdHeader(**states[0]["header"])
-    keyspace.load(keyspace.decoded(Listing(begun, [stored(kv) for kv in states[0]["kvs"]])))
-    happened = [event(json.loads(line)) for line in (LIVE / "watch.jsonl").read_text().splitlines()]
-    by_revision = {
-        revision: list(events) for revision, events in groupby(happened, key=lambda event: event.mod_revision)
-    }
+    keyspace.load(keyspace.decoded(Listing(begun, [stored(kv) for kv in before])))
     views: dict[int, KeySpaceView[BrokerEntity]] = {}
-    for revision, events in by_revision.items():
+    for revision, events in live_events():
         update = keyspace.apply([WatchEvents(begun._replace(revision=revision), events)])
         assert not update.notes
-        check_encodings(update.view)
         views[revision] = update.view
-    for state in states[1:]:
+    return views
+
+
+def live_events() -> list[tuple[int, list[StoredKey | DeletedKey]]]:
+    """By revision."""
+    happened = [event(json.loads(line)) for line in (LIVE / "watch.jsonl").read_text().splitlines()]
+    return [(revision, list(events)) for revision, events in groupby(happened, key=lambda event: event.mod_revision)]
+
+
+def test_the_life_of_a_live_cluster_is_followed_at_every_revision() -> None:
+    views = live_views()
+    for view in views.values():
+        check_encodings(view)
+    for state in live_states()[1:]:
         view = views[state["header"]["revision"]]
         assert [(kv.key.encode(), *kv[2:]) for kv in view.key_values] == sorted(map(stored, state["kvs"]))
+
+
+# The leader was a Go broker. What it did, one of ours would have done.
+
+# An item wanted fewer replicas. Go took that of the primary, and ours would have taken another that is as good.
+OTHER_CHOICE = 17
+# A plan is carried out a few revisions after the one that it was made of, as brokers go on to write meanwhile.
+OVERTAKEN_MAX = 6
+
+
+def planned(view: KeySpaceView[BrokerEntity]) -> set[tuple[str, bytes]]:
+    state = State.of(ROOT, view.key_values)
+    steps = converge(state, desired_assignment(state), journal_consistency)
+    return {
+        (operation.key, operation.value if isinstance(operation, Put) else b"deleted")
+        for step in steps
+        for operation in step.transaction.operations
+    }
+
+
+def done(events: list[StoredKey | DeletedKey]) -> set[tuple[str, bytes]]:
+    """What a leader did, if it was one: it alone creates assignments, and deletes them while their member stays."""
+    created = {(put.key.decode(), put.raw) for put in events if isinstance(put, StoredKey) and put.version == 1}
+    deleted = {(gone.key.decode(), b"deleted") for gone in events if isinstance(gone, DeletedKey)}
+    changes = created | deleted
+    return changes if all(key.startswith(f"{ROOT}/assign/") for key, _ in changes) else set()
+
+
+def test_what_the_leader_of_a_live_cluster_did_is_what_ours_would_have_done() -> None:
+    views, followed = live_views(), 0
+    for revision, events in live_events():
+        if expected := done(events):
+            plans = [planned(views[before]) for before in range(max(2, revision - OVERTAKEN_MAX), revision)]
+            if revision == OTHER_CHOICE:
+                assert plans[-1] == {(f"{ROOT}/assign/golden/overlap#zone-a#broker-2#1", b"deleted")}
+            else:
+                assert any(expected <= plan for plan in plans), revision
+                followed += 1
+    assert followed == 19
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("04-converged", "09-after-lease-expiry", "10-member-back", "11-exiting-cannot-drain", "14-converged-again"),
+        *("15-two-more-journals", "17-suspended", "18-resumed", "19-deleted"),
+    ],
+)
+def test_where_the_leader_of_a_live_cluster_rested_so_would_ours(name: str) -> None:
+    assert planned(view_of(name)) == set()
 
 
 def view_of(name: str) -> KeySpaceView[BrokerEntity]:
