@@ -42,6 +42,7 @@ class FaultKind(Enum):
     DISK_FULL = ("a broker's disk is full", 25.0, 4.0)
     DISK_SLOW = ("a broker's disk takes long", 15.0, 4.0)
     DISK_LOST = ("a broker is killed, and its spool directory is gone", 30.0, 4.0)
+    BIT_FLIP = ("a broker is killed, and a bit of what it left is another", 25.0, 4.0)
     # Of operators.
     MOVE = ("a journal is moved to another broker", 10.0, 0.0)
     CHANGE_REPLICATION = ("a journal is given another number of replicas", 15.0, 0.0)

@@ -157,7 +157,7 @@ class Injector:
     def _losers(self, fault: Fault) -> tuple[str, ...]:
         """The brokers that may lose their copies by this fault."""
         kind, options = fault.kind, self._options
-        if kind is FaultKind.DISK_LOST:
+        if kind in (FaultKind.DISK_LOST, FaultKind.BIT_FLIP):
             return fault.nodes
         if kind is FaultKind.POWER_LOSS:
             return () if options.syncs_commits else fault.nodes
@@ -176,6 +176,11 @@ class Injector:
             case FaultKind.DISK_LOST:
                 self._end_process(fault, node, power_lost=False)
                 disk.wipe()
+                self.budget.lose(node.name)
+            case FaultKind.BIT_FLIP:
+                self._end_process(fault, node, power_lost=False)
+                disk.wiped()
+                disk.corrupt()
                 self.budget.lose(node.name)
             case FaultKind.KILL_IN_A_STEP:
                 disk.crash_after(fault.draw % 6, power_lost=fault.draw % 7 == 0 and self._options.syncs_commits)
@@ -290,6 +295,8 @@ class Injector:
 
 
 _OF_BROKERS = frozenset(
-    kind.name for kind in FaultKind if kind.name.startswith(("KILL", "POWER", "PAUSE", "LONG_PAUSE", "DISK"))
+    kind.name for kind in FaultKind if kind.name.startswith(("KILL", "POWER", "PAUSE", "LONG_PAUSE", "DISK", "BIT"))
 )
-_AT_ONCE = frozenset((FaultKind.KILL, FaultKind.KILL_ALL, FaultKind.POWER_LOSS, FaultKind.DISK_LOST))
+_AT_ONCE = frozenset(
+    (FaultKind.KILL, FaultKind.KILL_ALL, FaultKind.POWER_LOSS, FaultKind.DISK_LOST, FaultKind.BIT_FLIP)
+)

@@ -3,31 +3,40 @@ prove nothing about the cores as they are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from allocator import keyspace
 from allocator.key_event import WatchEvents
-from broker import proposal
-from broker.append_effect import Acknowledge, Commit, Effects
+from broker import append_fsm, durable_head, held_copies, proposal, replication
+from broker import replica as replica_module
+from broker.append_effect import Commit, Effects, HeadChange
 from broker.append_fsm import AppendFSM, State
+from broker.durable_head import Claim, CutAt, DurableHead, EpochTerms, Fate, Start, Unproven
+from broker.held_copies import HeldCopies
 from broker.last_spec import LastSpec
 from broker.pipeline import Ask, Pipeline
 from broker.proposal import Agreed, Head, Verdict
-from broker.replication_message import Answer
+from broker.replication import Replication
+from broker.replication_message import Answer, Propose
 from broker.resolver import Resolver
 from fragment.persist_queue import PersistQueue
 from fragment.persister import Item, Persister
-from fragment.spool import Spool, Visible
+from fragment.spool import CopyEnd, EpochMark, Spool, Visible
+from fragment.spool_recovery import Copy, Worth, spool_of
 from fragment.spool_writer import Performed, SpoolWriter
 from protocol.fragment import Fragment
 from protocol.route import ProcessId
 from tests.simulation import sim_allocator
+from tests.simulation.disk import SimulatedDirectory
 from tests.simulation.faults import FaultKind
 from tests.simulation.sim_append import _Port
+from tests.simulation.sim_copies import CopyKeeping
+from tests.simulation.sim_replica import SimulatedReplica
 
 Patch = pytest.MonkeyPatch
 
@@ -127,6 +136,7 @@ def _persist_past_acknowledged(patch: Patch) -> None:
 
     def complete(persister: Persister, completed: Any, create_revision: int, **rest: Any) -> None:
         original(persister, completed, create_revision, **rest)
+        persister._to_join.clear()  # noqa: SLF001
         for item in persister._queue.items():  # noqa: SLF001
             persister._queue.open(item)  # noqa: SLF001
 
@@ -219,18 +229,151 @@ def _go_on_with_an_ended_spool(patch: Patch) -> None:
     patch.setattr(SpoolWriter, "roll_back", roll_back)
 
 
-def _decide_with_too_few(patch: Patch) -> None:
-    """What all members hold is shown, however few they are."""
+def _offer_recovered(patch: Patch) -> None:
+    """What an earlier process left is offered to the pipeline as it is, whichever epoch it is of."""
 
-    def acknowledged(_: AppendFSM, pipeline: Pipeline) -> Effects:
-        return (Acknowledge(pipeline, pipeline.head.end),)
+    def recover(keeping: CopyKeeping, done: Callable[[], None]) -> None:
+        directory: Any = keeping._directory  # noqa: SLF001
+        directory.offered = {}
+        for recovered in list(directory.recover()):
+            if recovered.copy.worth in (Worth.WHOLE, Worth.CUT) and recovered.copy.fragment.content_length:
+                spool = spool_of(recovered.copy)
+                summed = hashlib.sha1(recovered.content[: spool.fragment.content_length])
+                spool = replace(spool, _committed=summed, _running=summed)
+                known = directory.offered.get(spool.fragment.journal)
+                if known is None or known[0].fragment.end < spool.fragment.end:
+                    directory.offered[spool.fragment.journal] = spool, recovered.reopened()
+        done()
 
-    patch.setattr(AppendFSM, "_acknowledged", acknowledged)
+    original = SimulatedDirectory.writer
+
+    def writer(directory: Any, journal: str, spec: Callable[[], bytes]) -> SpoolWriter:
+        made = original(directory, journal, spec)
+        if journal in directory.offered:
+            made.spool, made._file = directory.offered.pop(journal)  # noqa: SLF001
+        return made
+
+    def started(head: DurableHead | None, _: int, claims: Iterable[Claim]) -> Start:
+        ends = [Start(claim.copy.end, claim.copy.registers) for claim in claims if claim.copy is not None]
+        last = head.last if head is not None else None
+        begin = Start(0) if last is None else Start(last.begin, last.registers)
+        return max([begin, *ends], key=lambda start: start.offset)
+
+    patch.setattr(CopyKeeping, "recover", recover)
+    patch.setattr(SimulatedDirectory, "writer", writer)
+    patch.setattr(append_fsm, "start_of", started)
+    for module in (append_fsm, replication):
+        patch.setattr(module, "takes_part", lambda _told, _copy: True)
 
 
-def _show_what_one_has(patch: Patch) -> None:
-    """What only one member holds when they synchronise is read from that one."""
-    patch.setattr(Spool, "_hides", lambda _spool, _proposal: False)
+def _close_with_damage(patch: Patch) -> None:
+    """A damaged copy closes its epoch where its sound part ends."""
+    original = HeldCopies.recover
+
+    def recover(copies: HeldCopies, journal_hash: str, copy: Copy) -> None:
+        if copy.worth is Worth.DAMAGED and copy.verified is not None:
+            records = tuple(record for record in copy.records if record.end <= copy.verified.end)
+            copy = replace(copy, worth=Worth.CUT, records=records)
+        original(copies, journal_hash, copy)
+
+    patch.setattr(HeldCopies, "recover", recover)
+
+
+def _use_before_recorded(patch: Patch) -> None:
+    """An epoch counts as open without being on record."""
+
+    def record(fsm: AppendFSM, change: HeadChange) -> Effects:
+        effects = fsm._recorded(fsm._held, change.head, change.mod_revision)  # noqa: SLF001
+        return (*effects, *fsm._update_assignments())  # noqa: SLF001
+
+    patch.setattr(AppendFSM, "_record", record)
+
+
+def _cut_by_the_latest_epoch(patch: Patch) -> None:
+    """A copy is cut where the latest epoch begins, and not where its own ended."""
+    original = durable_head.fate
+
+    def fate(head: DurableHead | None, mark: EpochMark) -> Fate:
+        known = original(head, mark)
+        return CutAt(head.last.begin) if head and head.last and isinstance(known, CutAt) else known
+
+    for module in (append_fsm, held_copies, replication):
+        patch.setattr(module, "fate", fate)
+
+
+def _answer_after_the_take(patch: Patch) -> None:
+    """A stream whose spool was taken by a later one goes on with it all the same."""
+
+    def depose(stream: Replication) -> None:
+        held, replica = stream._held, stream._replica  # noqa: SLF001
+        assert held is not None
+        assert replica is not None
+        replica.held_by(None)
+        held.release()
+
+    patch.setattr(Replication, "depose", depose)
+    patch.setattr(replica_module, "TAKE_WAIT_S", 0.0)
+
+
+def _tell_by_a_proposal(patch: Patch) -> None:
+    """What is acknowledged is told by proposing the head again, which to a replica is to roll back."""
+
+    def tell_acked(pipeline: Pipeline) -> None:
+        if pipeline._told_through < pipeline.acked_through and not pipeline.is_closed:  # noqa: SLF001
+            pipeline._told_through = pipeline.acked_through  # noqa: SLF001
+            head = pipeline.head
+            for peer in pipeline._healthy():  # noqa: SLF001
+                said = Propose(head.fragment, head.registers, False, None, pipeline.terms, pipeline.acked_through)
+                pipeline._streams[peer].send(said)  # noqa: SLF001
+
+    def acknowledge(pipeline: Pipeline, through: int) -> None:
+        pipeline.acked_through = max(pipeline.acked_through, through)
+        pipeline.tell_acked()
+
+    patch.setattr(Pipeline, "tell_acked", tell_acked)
+    patch.setattr(Pipeline, "acknowledge", acknowledge)
+
+
+def _take_silence_for_success(patch: Patch) -> None:
+    """A transaction whose answer did not come is taken to have opened the epoch."""
+    original = AppendFSM._on_failed  # noqa: SLF001
+
+    def on_failed(fsm: AppendFSM, error: Any) -> Effects:
+        if fsm.state is State.UPDATE_ASSIGNMENTS and fsm._change is not None and fsm.pipeline is not None:  # noqa: SLF001
+            change, fsm._change = fsm._change, None  # noqa: SLF001
+            effects = fsm._recorded(fsm.pipeline, change.head, change.mod_revision)  # noqa: SLF001
+            return (*effects, *fsm._update_assignments())  # noqa: SLF001
+        return original(fsm, error)
+
+    patch.setattr(AppendFSM, "_on_failed", on_failed)
+
+
+def _close_though_live(patch: Patch) -> None:
+    """A replica that is live, and goes on to answer, closes its epoch."""
+    original = SimulatedReplica.epoch_opened
+
+    def epoch_opened(replica: SimulatedReplica, told: EpochTerms, closed: EpochMark | None) -> None:
+        original(replica, told, closed)
+        node: Any = replica.host
+        node.keeping.give_up(replica.journal, CopyEnd(told.mark, told.begin, replica.worker.spool.registers))
+
+    patch.setattr(SimulatedReplica, "epoch_opened", epoch_opened)
+
+
+def _forget_the_last_record(patch: Patch) -> None:
+    """What is stored goes from the disk with the last word on an epoch that is open."""
+    patch.setattr(Item, "needs_no_log", property(lambda _: True))
+
+
+def _begin_anew(patch: Patch) -> None:
+    """A journal whose holders are away goes on where the store ends, as if nothing were missing."""
+    original = append_fsm.start_of
+
+    def started(head: DurableHead | None, create_revision: int, claims: Iterable[Claim]) -> Any:
+        start = original(head, create_revision, claims)
+        return Start(start.epoch.begin, start.epoch.registers) if isinstance(start, Unproven) else start
+
+    patch.setattr(append_fsm, "start_of", started)
 
 
 def _store_in_any_order(patch: Patch) -> None:
@@ -242,6 +385,8 @@ def _store_in_any_order(patch: Patch) -> None:
 _DEATHS = (FaultKind.KILL, FaultKind.DROPS, FaultKind.KILL_IN_A_STEP)
 # A peer that cannot write has less than its primary, until they synchronise.
 _LAGS = (FaultKind.KILL, FaultKind.KILL_IN_A_STEP, FaultKind.DISK_FULL)
+
+_COPIES = (FaultKind.KILL, FaultKind.KILL_ALL, FaultKind.KILL_IN_A_STEP, FaultKind.STORE_DOWN)
 
 MUTANTS = (
     Mutant("acknowledge before all peers have answered", _acknowledge_early, _DEATHS, caught_by=2),
@@ -288,8 +433,6 @@ MUTANTS = (
         caught_by=13,
     ),
     Mutant("go on with an ended spool", _go_on_with_an_ended_spool, (FaultKind.DISK_ERRORS,), caught_by=29),
-    Mutant("decide with too few members", _decide_with_too_few, _LAGS, (2, 2), seeds_max=2500),
-    Mutant("show what one member has", _show_what_one_has, _LAGS, (4, 2), caught_by=76),
     Mutant(
         "store a journal in any order",
         _store_in_any_order,
@@ -297,4 +440,20 @@ MUTANTS = (
         (5, 2),
         caught_by=372,
     ),
+    # Of durable heads.
+    Mutant("offer a recovered copy", _offer_recovered, _COPIES, (4, 2)),
+    Mutant("close with a damaged copy", _close_with_damage, (FaultKind.BIT_FLIP, *_COPIES), (4, 3)),
+    Mutant("use an epoch before it is recorded", _use_before_recorded, _COPIES, (4, 2)),
+    Mutant("cut by the latest epoch", _cut_by_the_latest_epoch, _COPIES, (4, 2)),
+    Mutant(
+        "answer the older stream after the take",
+        _answer_after_the_take,
+        (*_COPIES, FaultKind.LONG_PAUSE, FaultKind.MOVE),
+        (4, 2),
+    ),
+    Mutant("tell by a proposal what is acknowledged", _tell_by_a_proposal),
+    Mutant("take silence for success", _take_silence_for_success, (FaultKind.ETCD_LOSS, *_COPIES), (4, 2)),
+    Mutant("close though the replica is live", _close_though_live),
+    Mutant("forget the last record of an epoch", _forget_the_last_record, _COPIES, (4, 2)),
+    Mutant("begin anew where nobody knows the end", _begin_anew, (FaultKind.KILL_ALL, FaultKind.KILL), (5, 2)),
 )
