@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import random
+import re
 import socket
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import click
 
 from gazctl.command import LOG_FORMATS, LOG_LEVELS, Duration, ServiceCommand, Size
 from gazctl.command import dotted_option as _option
-from protocol.errors import GazetteError, ValidationError
+from protocol.errors import GazetteError, ValidationError, checked
 
 _FIRST = ("amber", "brisk", "calm", "deft", "early", "fond", "glad", "hardy", "keen", "lucid", "mellow", "noble")
 _SECOND = ("badger", "comet", "dune", "ember", "falcon", "grove", "heron", "islet", "juniper", "kestrel", "lagoon")
@@ -140,9 +141,15 @@ def _settings(given: dict[str, Any]) -> Any:
     from fragment.spool_directory import FsyncMode
     from fragment.stores.open_stores import StoreSettings
     from protocol.auth import Keys
+    from protocol.identifier import SUFFIX_BYTES, ZONE_BYTES, check_token
     from protocol.route import ProcessId
 
     own_id = ProcessId(given["broker_zone"], given["broker_id"] or _random_name())
+    # Named as whoever has set them knows them.
+    checked("broker.zone", check_token, own_id.zone, *ZONE_BYTES)
+    checked("broker.id", check_token, own_id.suffix, *SUFFIX_BYTES)
+    if not re.fullmatch(r"unix:.+|[0-9]+", given["broker_port"]):
+        raise ValidationError(f"expected a number, or unix:///path (got {given['broker_port']!r})", "broker.port")
     port, bind = given["broker_port"], given["broker_bind"] or "[::]"
     file_root = given["broker_file_root"]
     return BrokerSettings(

@@ -157,6 +157,16 @@ def test_help_loads_neither_grpc_nor_the_client() -> None:
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
 
 
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [("broker.id", "abc"), ("broker.zone", "a#b"), ("broker.port", "http"), ("broker.spool-fsync", "sometimes")],
+)
+def test_a_setting_that_is_wrong_is_named_as_it_is_set(flag: str, value: str) -> None:
+    ran = CliRunner().invoke(main, ["serve", f"--{flag}", value])
+    assert ran.exit_code == 1
+    assert ran.stderr.startswith(f"Error: {flag}: expected")
+
+
 def test_serve_keeps_its_file_apart_from_gazctls() -> None:
     assert isinstance(serve, ServiceCommand)
     assert (Command.file_name, ServiceCommand.file_name) == ("gazctl.ini", "gazette.ini")
