@@ -238,6 +238,8 @@ def test_scrub_finds_a_flipped_bit_and_a_missing_fragment(gazctl: Gazctl, up: Up
     scrub = ("journals", "scrub", "-l", "name=scrub/me", "--file-root", str(root))
     wait_until(lambda: "2 fragments" in gazctl(*scrub).stdout, lambda: gazctl(*scrub))
     assert "scrub/me: ok" in gazctl.ok(*scrub)
+    latest = gazctl("journals", "read", "-l", "name=scrub/me", "--from", str(2**33))
+    assert (latest.stdout, latest.stderr) == ("end", ""), "that it leaves out the rest is what was asked for"
     victim = sorted(folder.glob("0*"))[0]
     content = bytearray(victim.read_bytes())
     content[1000] ^= 1
