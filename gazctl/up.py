@@ -71,7 +71,7 @@ Ready: {brokers} broker{"s" * (brokers > 1)} from {url} on; HTTP at {gateway}. A
 
 In another terminal, create a journal, append to it, and read it:
 
-{elsewhere}  echo '{{name: my/journal, replication: {min(brokers, 3)}, fragment: {{length: 1048576,
+{elsewhere}  echo '{{name: my/journal, revision: -1, replication: {min(brokers, 3)}, fragment: {{length: 1048576,
   compression_codec: GZIP, stores: ["file:///"], refresh_interval: 1m0s}}}}' | gazctl journals apply
   echo hello | gazctl journals append -l name=my/journal
   gazctl journals read -l name=my/journal

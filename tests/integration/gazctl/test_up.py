@@ -78,7 +78,10 @@ def test_what_it_prints_can_be_pasted(up: Up, gazctl: Gazctl) -> None:
         timeout=WAIT_S,
         check=False,
     )
-    assert (ran.returncode, ran.stdout.count("hello\n")) == (0, 2), ran
+    assert ran.returncode == 0, ran
+    assert ran.stdout.count("hello\n") >= 2, "gazctl has read it, and curl"
+    # Others share the cluster, and may want to create it.
+    gazctl.ok("journals", "apply", stdin="{name: my/journal, revision: -1, delete: true}")
 
 
 def test_a_folder_and_a_port_have_one_cluster_at_a_time(up: Up, gazctl: Gazctl) -> None:
