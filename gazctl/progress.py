@@ -36,7 +36,7 @@ def bar(what: str, total: int | None, is_bytes: bool = True) -> Iterator[Advance
     def above(line: str) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    # Rich would catch all that is written to stdout, and show it on stderr, where a file or a pipe does not get it.
+    # Rich would show on stderr what is printed meanwhile. What belongs above the bar goes there by way of `above`.
     shown = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
     with shown as progress, lines_above(above):
         task = progress.add_task(what, total=total)
