@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from broker.answer_header import answer_header, forwarded_header
 from broker.local_replica import LocalReplica
 from broker.notice import Notice
-from broker.read_message import content_message
+from broker.read_message import content_length, content_message
 from broker.replica_change import wait_change
 from broker.resolution import EVERYTHING, Resolution, Wanted
 from broker.resolver import Resolver
 from broker.resolving import resolve
+from broker.served_bytes import ServedBytes
 from broker.spool_chunks import Pace, SpoolChunks
 from fragment.fragment_reader import StoredObject
 from fragment.fragment_reader import read as read_fragment
@@ -53,6 +54,8 @@ class ReadApi:
     # When this broker goes, reads that it relays have to end: they may go on for ever otherwise.
     stop_proxying: Notice
     ack_wait_s: float = ACK_WAIT_S
+    # What others have handed out, and we have passed on, counts with them.
+    served: ServedBytes = field(default_factory=ServedBytes)
 
     async def read(self, request: pb.ReadRequest, selector: LabelSelector = EVERYTHING) -> Messages:
         """The answers to a request that was found valid, of one who may see what `selector` matches.
@@ -86,6 +89,7 @@ class ReadApi:
         assert isinstance(replica, LocalReplica)
         cursor = _Cursor(replica, request, self.ack_wait_s)
         header: pb.Header | None = answer_header(resolution)
+        name = strip_meta(request.journal)
         end_offset, pace = request.end_offset, Pace()
         while (found := await cursor.next()) is not None:
             if isinstance(found, NotYetAvailable):
@@ -105,6 +109,7 @@ class ReadApi:
             async with aclosing(self._content(found, end, pace)) as messages:
                 async for message in messages:
                     yield message
+                    self.served.add(name, content_length(message))
             if end == end_offset:
                 return
             cursor.offset = end

@@ -5,7 +5,7 @@ Through protobuf they would be copied twice, and the message could not be shared
 
 from __future__ import annotations
 
-from protocol.wire_bytes import varint
+from protocol.wire_bytes import read_varint, varint
 
 _OFFSET_TAG = b"\x18"
 _CONTENT_TAG = b"\x3a"
@@ -20,3 +20,13 @@ def content_message(offset: int, content: bytes | memoryview) -> bytes:
     """
     at = _OFFSET_TAG + varint(offset) if offset else b""
     return b"".join((at, _CONTENT_TAG, varint(len(content)), content))
+
+
+def content_length(message: bytes) -> int:
+    """Of a message that ``content_message`` has made.
+
+    >>> content_length(content_message(300, b"hello")), content_length(content_message(0, b"hello"))
+    (5, 5)
+    """
+    at = read_varint(message, 1)[1] if message.startswith(_OFFSET_TAG) else 0
+    return read_varint(message, at + 1)[0]

@@ -22,11 +22,13 @@ from broker.notice import Notice
 from broker.read_api import ReadApi
 from broker.replicate_api import replicate
 from broker.resolution import Resolution
+from broker.served_bytes import TOLD_AS
 from broker.spool_chunks import SpoolChunks
 from broker.store_health_api import StoreHealthApi
 from protocol.auth import Capability
 from protocol.errors import Status
 from protocol.gen import journal_pb2 as pb
+from protocol.identifier import strip_meta
 from protocol.label import CONTENT_TYPE
 from protocol.route import ProcessId
 from protocol.rpc.method import (
@@ -121,7 +123,7 @@ class JournalService:
         return (
             unary_stream("List", pb.ListRequest.FromString, _serialised, self.list_journals, _LISTS),
             unary_unary("Apply", pb.ApplyRequest.FromString, _serialised, self._apply, Rules(Capability.APPLY)),
-            unary_stream("Read", pb.ReadRequest.FromString, _serialised, self.read, _READS),
+            unary_stream("Read", pb.ReadRequest.FromString, _serialised, self._read, _READS),
             stream_unary("Append", _as_it_is, _as_it_is, self.append, Rules(Capability.APPEND)),
             stream_stream("Replicate", _as_it_is, _as_it_is, self._replicate, _REPLICATES),
             unary_unary(
@@ -154,7 +156,17 @@ class JournalService:
         response = await self._served.applying.apply(request, call.claims.selector)
         return _counted("Apply", response)
 
+    async def _read(self, request: pb.ReadRequest, call: Call[pb.ReadRequest, pb.ReadResponse | bytes]) -> None:
+        status = await self._answer_read(request, call)
+        # Not to those who were told that there is no such journal.
+        if request.metadata_only and status in (Status.OK, Status.OFFSET_NOT_YET_AVAILABLE):
+            call.tell_at_end(TOLD_AS, str(self._served.reading.served.of(strip_meta(request.journal))))
+
     async def read(self, request: pb.ReadRequest, answers: Answers[pb.ReadResponse | bytes]) -> None:
+        await self._answer_read(request, answers)
+
+    async def _answer_read(self, request: pb.ReadRequest, answers: Answers[pb.ReadResponse | bytes]) -> Status:
+        """The last status that was sent."""
         validate(request)
         STARTED.labels("Read").inc()
         status = Status.OK
@@ -164,6 +176,7 @@ class JournalService:
                     status = Status(response.status)
                 await answers.send(response)
         COMPLETED.labels("Read", status.name).inc()
+        return status
 
     async def append(self, call: AppendCall) -> bytes:
         return await append(self._served.broker, call)

@@ -6,6 +6,7 @@ names them, so that files of its users go on working.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -19,6 +20,18 @@ from protocol import duration
 from protocol.errors import ValidationError
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+LOG_LEVELS = {
+    "trace": logging.DEBUG,
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+    "fatal": logging.CRITICAL,
+    "panic": logging.CRITICAL,
+}
+LOG_FORMATS = ("text", "json", "color")
+"""Names are Gazette's, so that its files go on working. Ours are never coloured: they are for machines."""
 
 _ABBREVIATIONS = {"Ca": "CA", "Grpc": "GRPC", "Id": "ID", "Rf": "RF", "Ttl": "TTL"}
 _GROUPS = {"broker": "Broker", "etcd": "Etcd", "log": "Logging", "debug": "Debug", "consumer": "Consumer"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -17,7 +16,7 @@ from broker.client.listing import Listing
 from broker.client.outcome import UnknownOutcomeError
 from broker.client.retry import NEVER
 from broker.client.settings import ClientSettings, endpoint_of
-from gazctl.command import Duration, dotted_option
+from gazctl.command import LOG_FORMATS, LOG_LEVELS, Duration, dotted_option
 from gazctl.output import notice
 from protocol.auth import Keys
 from protocol.errors import (
@@ -37,14 +36,6 @@ T = TypeVar("T")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Given = dict[str, Any]
 
-LEVELS = {
-    "trace": logging.DEBUG,
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warn": logging.WARNING,
-    "error": logging.ERROR,
-    "fatal": logging.CRITICAL,
-}
 _PATIENCE_S = 5.0
 _PAUSE_S = 0.5
 
@@ -62,8 +53,10 @@ _OPTIONS = (
     # Ours keeps routes anyway, and brokers that cannot be reached are passed by.
     dotted_option("--broker.cache.size", type=int, default=0, hidden=True),
     dotted_option("--broker.cache.ttl", type=Duration(), default="1m", hidden=True),
-    dotted_option("--log.level", type=click.Choice(list(LEVELS)), default="warn", help="What is logged, to stderr."),
-    dotted_option("--log.format", type=click.Choice(["text", "json", "color"]), default="text", help="How."),
+    dotted_option(
+        "--log.level", type=click.Choice(list(LOG_LEVELS)), default="warn", help="What is logged, to stderr."
+    ),
+    dotted_option("--log.format", type=click.Choice(LOG_FORMATS), default="text", help="How."),
 )
 
 
@@ -115,7 +108,7 @@ def settings_of(given: Given, file_root: Path | None = None) -> ClientSettings:
 def run(given: Given, body: Callable[[Client], Awaitable[T]], file_root: Path | None = None) -> T:
     """Run `body` with a client, once a broker has answered. Errors become messages that say what to do next."""
     log_format = LogFormat.JSON if given["log_format"] == "json" else LogFormat.TEXT
-    set_up_logs(sys.stderr, LEVELS[given["log_level"]], log_format)
+    set_up_logs(sys.stderr, LOG_LEVELS[given["log_level"]], log_format)
     try:
         return asyncio.run(_with_client(given, body, file_root))
     except GazetteError as error:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -36,6 +39,30 @@ def json_text(value: Any) -> str:
     return text.translate(_ESCAPED)
 
 
+_bars: list[Callable[[str], None]] = []
+
+
+@contextmanager
+def lines_above(write: Callable[[str], None]) -> Iterator[None]:
+    """Within the body something stays at the foot of the terminal: lines for the terminal are to go through `write`."""
+    _bars.append(write)
+    try:
+        yield
+    finally:
+        _bars.remove(write)
+
+
+def result(text: str) -> None:
+    """A line of what was asked for, on stdout."""
+    if _bars and sys.stdout.isatty():
+        _bars[-1](text)
+    else:
+        click.echo(text)
+
+
 def notice(text: str) -> None:
     """What is not a result goes to stderr."""
-    click.echo(text, err=True)
+    if _bars:
+        _bars[-1](text)
+    else:
+        click.echo(text, err=True)

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from gazctl.output import lines_above
+
 Advance = Callable[[int], None]
 """Called with how much was done since."""
 
@@ -29,6 +31,13 @@ def bar(what: str, total: int | None, is_bytes: bool = True) -> Iterator[Advance
 
     counts = (DownloadColumn(binary_units=True), TransferSpeedColumn()) if is_bytes else (MofNCompleteColumn(),)
     columns = (TextColumn("{task.description}"), BarColumn(), *counts, TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+
+    def above(line: str) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    # Rich would show on stderr what is printed meanwhile. What belongs above the bar goes there by way of `above`.
+    shown = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
+    with shown as progress, lines_above(above):
         task = progress.add_task(what, total=total)
         yield lambda count: progress.advance(task, count)

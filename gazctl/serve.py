@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import random
+import re
 import socket
 import sys
 from collections.abc import Iterator
@@ -14,13 +15,12 @@ from typing import Any
 
 import click
 
-from gazctl.command import Duration, ServiceCommand, Size
+from gazctl.command import LOG_FORMATS, LOG_LEVELS, Duration, ServiceCommand, Size
 from gazctl.command import dotted_option as _option
-from protocol.errors import GazetteError, ValidationError
+from protocol.errors import GazetteError, ValidationError, checked
 
 _FIRST = ("amber", "brisk", "calm", "deft", "early", "fond", "glad", "hardy", "keen", "lucid", "mellow", "noble")
 _SECOND = ("badger", "comet", "dune", "ember", "falcon", "grove", "heron", "islet", "juniper", "kestrel", "lagoon")
-_LEVELS = {"error": logging.ERROR, "warn": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
 
 
 @click.command(cls=ServiceCommand)
@@ -88,8 +88,8 @@ _LEVELS = {"error": logging.ERROR, "warn": logging.WARNING, "info": logging.INFO
 @_option("--etcd.trusted-ca-file", default=None, help="Whom to trust as etcd.")
 @_option("--debug.port", default="", show_default="none", help="Serves /metrics and /readyz on a port of their own.")
 @_option("--debug.private", is_flag=True, help="Has metrics on the debug port only, and not on the gateway's.")
-@_option("--log.level", type=click.Choice(sorted(_LEVELS)), default="warn", help="What is logged.")
-@_option("--log.format", type=click.Choice(["text", "json"]), default="text", help="How it is logged.")
+@_option("--log.level", type=click.Choice(list(LOG_LEVELS)), default="warn", help="What is logged.")
+@_option("--log.format", type=click.Choice(LOG_FORMATS), default="text", help="How it is logged.")
 def serve(**given: Any) -> None:
     """Run a broker until it is told to stop.
 
@@ -103,7 +103,8 @@ def serve(**given: Any) -> None:
     from broker.main import serve as run_broker
     from protocol.rpc.logs import LogFormat, set_up_logs
 
-    set_up_logs(sys.stderr, _LEVELS[given["log_level"]], LogFormat(given["log_format"]))
+    log_format = LogFormat.JSON if given["log_format"] == "json" else LogFormat.TEXT
+    set_up_logs(sys.stderr, LOG_LEVELS[given["log_level"]], log_format)
     try:
         settings = _settings(given)
         for weakness in settings.keys.weaknesses() if settings.keys else ():
@@ -140,9 +141,15 @@ def _settings(given: dict[str, Any]) -> Any:
     from fragment.spool_directory import FsyncMode
     from fragment.stores.open_stores import StoreSettings
     from protocol.auth import Keys
+    from protocol.identifier import SUFFIX_BYTES, ZONE_BYTES, check_token
     from protocol.route import ProcessId
 
     own_id = ProcessId(given["broker_zone"], given["broker_id"] or _random_name())
+    # Named as whoever has set them knows them.
+    checked("broker.zone", check_token, own_id.zone, *ZONE_BYTES)
+    checked("broker.id", check_token, own_id.suffix, *SUFFIX_BYTES)
+    if not re.fullmatch(r"unix:.+|[0-9]+", given["broker_port"]):
+        raise ValidationError(f"expected a number, or unix:///path (got {given['broker_port']!r})", "broker.port")
     port, bind = given["broker_port"], given["broker_bind"] or "[::]"
     file_root = given["broker_file_root"]
     return BrokerSettings(

@@ -69,23 +69,18 @@ def _welcome(folder: Path, url: str, gateway: str, brokers: int) -> str:
     return f"""
 Ready: {brokers} broker{"s" * (brokers > 1)} from {url} on; HTTP at {gateway}. All is in {folder}.
 
-In another terminal, create a journal, append to it, and follow it:
+In another terminal, create a journal, append to it, and read it:
 
-{elsewhere}  gazctl journals apply <<EOF
-  name: my/journal
-  replication: {min(brokers, 3)}
-  fragment:
-    length: 1048576
-    compression_codec: GZIP
-    stores: ["file:///"]
-    refresh_interval: 1m0s
-  EOF
+{elsewhere}  echo '{{name: my/journal, revision: -1, replication: {min(brokers, 3)}, fragment: {{length: 1048576,
+  compression_codec: GZIP, stores: ["file:///"], refresh_interval: 1m0s}}}}' | gazctl journals apply
   echo hello | gazctl journals append -l name=my/journal
-  gazctl journals read -l name=my/journal --block
+  gazctl journals read -l name=my/journal
+  curl {gateway}/my/journal
 
-  gazctl journals list -p -r      who holds what
-  gazctl brokers list             the brokers
-  gazctl --help                   everything else
+  gazctl journals read -l name=my/journal --block    follow it
+  gazctl journals list -p -r                         who holds what
+  gazctl brokers list                                the brokers
+  gazctl --help                                      everything else
 
 Ctrl-C stops it all. Your data stays in {folder}."""
 

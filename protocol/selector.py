@@ -37,7 +37,7 @@ _SET_ELEMENT = re.compile(rf"{_PATH}{_END}")
 
 _GRAMMAR = (
     "expected a comma-separated list of: name, !name, name=value, name!=value, "
-    "name in (a, b), name notin (a, b); a name may end in :prefix"
+    "name in (a, b), name notin (a, b); a name has two characters or more, and may end in :prefix"
 )
 
 

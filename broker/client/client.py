@@ -107,7 +107,13 @@ class Client:
 
         Without content it is a barrier: what it returns is the journal's end, with all appends before it done. With
         `offset` the journal has to end there, with `check_registers` its registers have to match. What may have been
-        done already is repeated with ``retry=AtLeastOnce()``; otherwise an ``UnknownOutcomeError`` says so.
+        done already is repeated with ``retry=AtLeastOnce()``; otherwise an ``UnknownOutcomeError`` says so::
+
+            done = await client.append("my/journal", b"one\\n", retry=Retry(within_s=10))
+            try:
+                await client.append("my/journal", b"two\\n", offset=done.begin)
+            except RefusedError as refused:
+                print(refused.status.name, "and nothing was written")
         """
         request = AppendRequest(journal, offset, check_registers, union_registers, subtract_registers, suspend)
         return await appender.append(self._brokers, request, content, retry)
@@ -115,7 +121,15 @@ class Client:
     def append_service(
         self, *, retry: RetryPolicy | None = None, pending_bytes_max: int = PENDING_BYTES_MAX
     ) -> AppendService:
-        """Many small appends to many journals, in order and in few calls. It ends with the client."""
+        """Many small appends to many journals, in order and in few calls. It ends with the client.
+
+        Whoever appends faster than brokers take it waits in ``append``::
+
+            async with client.append_service() as service:
+                orders = [await service.append("my/journal", b"%d\\n" % number) for number in range(100)]
+                receipt = await service.append("my/other", b"100 orders\\n", after=orders)
+                print("all done, up to", (await receipt).end)
+        """
         return AppendService(self._brokers, retry, pending_bytes_max)
 
     def read(  # noqa: PLR0913 -- what a read may ask for
@@ -130,7 +144,13 @@ class Client:
         on_jump: OnJump = log_jump,
         retry: RetryPolicy | None = None,
     ) -> Reader:
-        """The bytes from `offset` on, which may be ``WRITE_HEAD``. With `block`, more is waited for at the end."""
+        """The bytes from `offset` on, which may be ``WRITE_HEAD``. With `block`, more is waited for at the end::
+
+        async with client.read("my/journal", 0, block=False) as reader:
+            print(await reader.read(6), reader.offset, reader.write_head)
+            await reader.seek(0)
+            print(await reader.read())
+        """
         wanted = ReadRange(journal, offset, end, block, begin_mod_time_s, reads_stores)
         return Reader(*self._parts, wanted, retry, on_jump)
 
@@ -146,14 +166,22 @@ class Client:
         on_jump: OnJump = log_jump,
         retry: RetryPolicy | None = None,
     ) -> LineReader:
-        """The lines from `offset` on, without their newlines."""
+        """The lines from `offset` on, without their newlines::
+
+        async with client.read_lines("my/journal", block=False) as lines:
+            async for line in lines:
+                print(line, lines.offset)
+        """
         wanted = ReadRange(journal, offset, end, block, begin_mod_time_s, reads_stores)
         return LineReader(*self._parts, wanted, retry, on_jump)
 
     async def read_metadata(
         self, journal: str, offset: int = 0, *, begin_mod_time_s: int = 0, retry: RetryPolicy | None = None
     ) -> ReadMetadata:
-        """What there is at an offset: the fragment that holds it, its URL, and the write head."""
+        """What there is at an offset: the fragment that holds it, its URL, and the write head::
+
+        print("it ends at", (await client.read_metadata("my/journal", WRITE_HEAD)).write_head)
+        """
         attempts = self._brokers.attempts(retry)
         while True:
             try:
@@ -162,20 +190,33 @@ class Client:
                 await self._brokers.pause(attempts, error)
 
     async def list(self, selector: LabelSelector | str = "", *, retry: RetryPolicy | None = None) -> Listing:
-        """The journals that match, such as those of ``name:prefix=acme/, app=web``. All, without a selector."""
+        """The journals that match, such as those of ``name:prefix=acme/, app=web``. All, without a selector::
+
+        for journal in await client.list("name:prefix=my/"):
+            print(journal.spec.name, journal.route.primary_id)
+        """
         return await list_journals(self._brokers, _selector(selector), retry)
 
     def watch(
         self, selector: LabelSelector | str = "", *, retry: RetryPolicy | None = None
     ) -> AsyncGenerator[Listing, None]:
-        """A listing, and another one whenever it has changed. Leave it by way of ``contextlib.aclosing``."""
+        """A listing, and another one whenever it has changed. Leave it by way of ``contextlib.aclosing``::
+
+        async with aclosing(client.watch("name:prefix=my/")) as listings:
+            async for listing in listings:
+                print(listing.revision, [journal.spec.name for journal in listing])
+                break
+        """
         return watch_journals(self._brokers, _selector(selector), retry)
 
     async def apply(self, *changes: Change, changes_max: int = CHANGES_MAX, retry: RetryPolicy | None = None) -> int:
         """Create, change and delete journals. Returns the revision of etcd that has it all.
 
         All of a request's changes are made, or none. More of them than fit into one go into several, one after the
-        other, so that an error may come after some were made.
+        other, so that an error may come after some were made::
+
+            (journal,) = await client.list("name=my/journal")
+            await client.apply(Upsert(replace(journal.spec, max_append_rate=1 << 20), journal.mod_revision))
         """
         return await self._apply(requests_of(changes, changes_max), retry)
 
@@ -200,14 +241,21 @@ class Client:
         page_limit: int = 0,
         retry: RetryPolicy | None = None,
     ) -> AsyncGenerator[ListedFragment, None]:
-        """The fragments of a journal in the order of their offsets, with signed URLs if a time to live is given."""
+        """The fragments of a journal in the order of their offsets, with signed URLs if a time to live is given::
+
+        async for listed in client.fragments("my/journal", signature_ttl_s=60):
+            print(listed.fragment.content_name, listed.signed_url or "not stored yet")
+        """
         wanted = FragmentRange(journal, begin_mod_time_s, end_mod_time_s, signature_ttl_s, page_limit)
         return list_fragments(self._brokers, wanted, retry)
 
     async def store_health(
         self, store: str, *, check_delete: bool = False, check_delete_prefix: str = "", retry: RetryPolicy | None = None
     ) -> None:
-        """Raises a RefusedError with the reason if brokers cannot use the store."""
+        """Raises a RefusedError with the reason if brokers cannot use the store::
+
+        await client.store_health("file:///")
+        """
         request = pb.FragmentStoreHealthRequest(
             fragment_store=store, check_delete=check_delete, check_delete_prefix=check_delete_prefix
         )

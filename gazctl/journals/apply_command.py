@@ -41,15 +41,8 @@ def apply(specs_path: str, dry_run: bool, max_txn_size: int, **given: Any) -> No
 
     \b
     Create a journal:
-      gazctl journals apply <<EOF
-      name: my/journal
-      replication: 1
-      fragment:
-        length: 1048576
-        compression_codec: GZIP
-        stores: ["file:///"]
-        refresh_interval: 1m0s
-      EOF
+      echo '{name: my/journal, replication: 1, fragment: {length: 1048576,
+      compression_codec: GZIP, stores: ["file:///"], refresh_interval: 1m0s}}' | gazctl journals apply
     See what a file would do:
       gazctl journals apply --specs journals.yaml --dry-run
     """

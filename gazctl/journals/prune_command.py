@@ -16,6 +16,7 @@ from fragment.retention import Expired, plan
 from fragment.stores.open_stores import OpenStores, StoreSettings
 from gazctl.command import Command
 from gazctl.connection import broker_options, matched, patience, run, selector_option
+from gazctl.output import result
 from gazctl.progress import bar
 from gazctl.table import size_text
 from protocol.errors import RefusedError, Status
@@ -84,7 +85,7 @@ async def _prune_one(client: Client, journal: ListedJournal, stores: OpenStores 
     except RefusedError as error:
         if error.status is not Status.SUSPENDED:
             raise
-        click.echo(f"{name}: skipped, since it is suspended and empty")
+        result(f"{name}: skipped, since it is suspended and empty")
         return
     expired = aged(journal, listed, _now_s())
     totals.fragments += len(listed)
@@ -95,7 +96,7 @@ async def _prune_one(client: Client, journal: ListedJournal, stores: OpenStores 
         totals.removed += 1
         totals.removed_bytes += fragment.content_length
     verb = "to remove" if stores is None else "removed"
-    click.echo(f"{name}: {len(expired.fragments)} of {len(listed)} fragments {verb}; {expired.kept_because}")
+    result(f"{name}: {len(expired.fragments)} of {len(listed)} fragments {verb}; {expired.kept_because}")
 
 
 def aged(journal: ListedJournal, listed: list[Fragment], now_s: float) -> Expired:

@@ -13,7 +13,7 @@ import click
 
 from broker.client.client import Client
 from broker.client.listing import ListedJournal
-from broker.client.retrying_read import WRITE_HEAD
+from broker.client.retrying_read import WRITE_HEAD, Jump, log_jump
 from gazctl.command import Command
 from gazctl.connection import broker_options, patience, run, selector_option
 from gazctl.offsets_file import read_offsets, write_offsets
@@ -181,7 +181,14 @@ class _Reading:
         # Where journals take turns in one output, lines stay in one piece.
         by_lines = block and journal.spec.labels.value_of(CONTENT_TYPE) in _LINES
         held = b""
-        async with client.read(name, begin, end=end, block=block, begin_mod_time_s=self._given["from_unix"]) as reader:
+        since = self._given["from_unix"]
+
+        def jumped(jump: Jump) -> None:
+            # What is older than was asked for is passed over on purpose.
+            if not since or jump.begin != begin:
+                log_jump(jump)
+
+        async with client.read(name, begin, end=end, block=block, begin_mod_time_s=since, on_jump=jumped) as reader:
             async for piece in reader:
                 if by_lines:
                     whole, newline, held = (held + piece).rpartition(b"\n")

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from fragment.fragment_reader import read as read_fragment
 from fragment.stores.blob_store import BlobNotFoundError
 from gazctl.command import Command
 from gazctl.connection import broker_options, matched, patience, run, selector_option
+from gazctl.output import result
 from gazctl.progress import Advance, bar
 from gazctl.table import size_text
 from protocol.errors import CorruptError, RefusedError, Status, UnavailableError
@@ -75,9 +75,9 @@ async def _scrub(client: Client, selector: LabelSelector, file_root: Path | None
                 verdict = await _journal(urls, found, advance)
                 all_well &= not verdict.problems
                 state = "ok" if not verdict.problems else f"{len(verdict.problems)} problems"
-                click.echo(f"{name}: {state} ({verdict.fragments} fragments, {size_text(verdict.bytes)} read)")
+                result(f"{name}: {state} ({verdict.fragments} fragments, {size_text(verdict.bytes)} read)")
                 for problem in verdict.problems:
-                    click.echo(f"  {problem}")
+                    result(f"  {problem}")
     finally:
         await urls.close()
     return all_well
@@ -153,11 +153,17 @@ def gaps(fragments: Sequence[Fragment]) -> Iterator[str]:
 
 
 def overlaps(fragments: Sequence[Fragment]) -> dict[Fragment, list[tuple[int, int]]]:
-    """The ranges that each fragment shares with the one before it or after it."""
+    """The ranges that each fragment shares with the one that reaches farthest of those that begin before it.
+
+    With that one it shares all that it shares with any other of them, so that if all these ranges agree, all do.
+    """
     shared: dict[Fragment, list[tuple[int, int]]] = {}
-    for left, right in pairwise(sorted(fragments, key=lambda each: (each.begin, each.end))):
-        span = max(left.begin, right.begin), min(left.end, right.end)
-        if span[0] < span[1]:
-            shared.setdefault(left, []).append(span)
-            shared.setdefault(right, []).append(span)
+    farthest: Fragment | None = None
+    for each in sorted(fragments, key=lambda each: (each.begin, each.end)):
+        if farthest is not None and each.begin < farthest.end:
+            span = each.begin, min(each.end, farthest.end)
+            shared.setdefault(farthest, []).append(span)
+            shared.setdefault(each, []).append(span)
+        if farthest is None or each.end > farthest.end:
+            farthest = each
     return shared

@@ -99,6 +99,10 @@ class Call(Generic[Request, Response]):
         await self._context.write(self._serialise(response))
         self._sent.inc()
 
+    def tell_at_end(self, name: str, value: str) -> None:
+        """Something beside the answers, for clients that know of it: others do not see it."""
+        self._context.set_trailing_metadata(((name, value),))
+
     def __aiter__(self) -> Call[Request, Response]:
         return self
 

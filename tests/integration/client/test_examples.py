@@ -3,42 +3,61 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import re
 import textwrap
+from collections.abc import Coroutine
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from broker.client import blocking, client
+from broker.client import blocking
+from broker.client import client as client_module
 from broker.client.client import Client
 from broker.client.journal_change import ANY_REVISION, Delete, Upsert
+from broker.client.retry import Retry
+from broker.client.retrying_read import WRITE_HEAD
 from broker.client.settings import ClientSettings
+from protocol.errors import RefusedError
 from tests.support.broker_cluster import journal_spec
 
 ADDRESS = "localhost:8080"
-JOURNAL = "my/journal"
+JOURNAL, OTHER = "my/journal", "my/other"
+README = Path(__file__).parents[3] / "README.md"
+
+
+def code_of(documented: object) -> str:
+    """What its docstring has to show, which is the last thing in it."""
+    _, _, code = (inspect.getdoc(documented) or "").partition("::\n\n")
+    return textwrap.dedent(code)
 
 
 def example(module: ModuleType, address: str) -> str:
-    """The indented lines of its docstring, for the brokers there are."""
-    assert module.__doc__ is not None
-    lines = [line for line in module.__doc__.splitlines() if line.startswith("    ")]
-    code = textwrap.dedent("\n".join(lines))
+    """For the brokers there are."""
+    code = code_of(module)
     assert ADDRESS in code
     return code.replace(ADDRESS, address)
 
 
+def coroutine(code: str, names: dict[str, object]) -> Coroutine[object, object, None]:
+    exec(f"async def example() -> None:\n{textwrap.indent(code, '    ')}", names)
+    made: Coroutine[object, object, None] = names["example"]()  # type: ignore[operator]
+    return made
+
+
 @pytest.fixture
 async def address(client: Client, settings: ClientSettings) -> str:
-    await client.apply(Delete(JOURNAL, ANY_REVISION))
-    await client.apply(Upsert(journal_spec(JOURNAL, replication=1, stores=())))
+    for name in (JOURNAL, OTHER):
+        await client.apply(Delete(name, ANY_REVISION))
+        await client.apply(Upsert(journal_spec(name, replication=1, stores=())))
     return settings.addresses[0]
 
 
 async def test_the_two_lines_a_newcomer_needs(address: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code = example(client, address)
-    names: dict[str, object] = {"Client": Client}
-    exec(f"async def example() -> None:\n{textwrap.indent(code, '    ')}", names)
-    running = asyncio.get_running_loop().create_task(names["example"]())  # type: ignore[operator]
+    running = asyncio.get_running_loop().create_task(coroutine(example(client_module, address), {"Client": Client}))
     async with asyncio.timeout(30):
         # It waits for more lines, for ever.
         while "hello" not in capsys.readouterr().out:
@@ -52,3 +71,46 @@ async def test_the_same_without_asyncio(address: str, capsys: pytest.CaptureFixt
     code = example(blocking, address)
     await asyncio.to_thread(exec, code, {"BlockingClient": blocking.BlockingClient})
     assert "hello" in capsys.readouterr().out
+
+
+NAMES = (Retry, RefusedError, Upsert, aclosing, replace)
+METHODS = [name for name in vars(Client) if not name.startswith("_")]
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_every_method_shows_how_it_is_used(
+    method: str, client: Client, address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = code_of(getattr(Client, method))
+    assert f"client.{method}(" in code
+    names: dict[str, object] = {each.__name__: each for each in NAMES}
+    names |= {"client": client, "WRITE_HEAD": WRITE_HEAD}
+    await client.append(JOURNAL, b"hello\n")
+    async with asyncio.timeout(30):
+        await coroutine(code, names)
+    printed = capsys.readouterr().out
+    assert SHOWN[method] in printed, printed
+
+
+SHOWN = {
+    "append": "WRONG_APPEND_OFFSET and nothing was written",
+    "append_service": "all done, up to 11",
+    "read": "b'hello\\n' 6 6",
+    "read_lines": "b'hello' 6",
+    "read_metadata": "it ends at 6",
+    "list": JOURNAL,
+    "watch": f"'{JOURNAL}'",
+    "apply": "",
+    "fragments": "not stored yet",
+    "store_health": "",
+}
+
+
+async def test_the_screen_of_the_readme(client: Client, address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """All of it, as a script."""
+    (code,) = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.M | re.S)
+    await client.append(JOURNAL, b"old\n")
+    await asyncio.to_thread(exec, code.replace(ADDRESS, address), {"__name__": "__main__"})
+    printed = capsys.readouterr().out
+    assert "b'hello'" in printed
+    assert JOURNAL in printed

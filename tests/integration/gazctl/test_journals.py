@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import textwrap
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.client.settings import ClientSettings
+from gazctl.raw_calls import MemberSaid, ask_member, brokers_of
 from tests.support.gazctl_process import Gazctl, Up, spec, wait_until
 
 
@@ -235,6 +238,8 @@ def test_scrub_finds_a_flipped_bit_and_a_missing_fragment(gazctl: Gazctl, up: Up
     scrub = ("journals", "scrub", "-l", "name=scrub/me", "--file-root", str(root))
     wait_until(lambda: "2 fragments" in gazctl(*scrub).stdout, lambda: gazctl(*scrub))
     assert "scrub/me: ok" in gazctl.ok(*scrub)
+    latest = gazctl("journals", "read", "-l", "name=scrub/me", "--from", str(2**33))
+    assert (latest.stdout, latest.stderr) == ("end", ""), "that it leaves out the rest is what was asked for"
     victim = sorted(folder.glob("0*"))[0]
     content = bytearray(victim.read_bytes())
     content[1000] ^= 1
@@ -251,7 +256,18 @@ def test_brokers_and_journals_are_seen_at_a_glance(gazctl: Gazctl, up: Up) -> No
     for more in ((), ("--etcd.address", cluster["etcd"])):
         (broker,) = [json.loads(line) for line in gazctl.ok("brokers", "list", "-o", "json", *more).splitlines()]
         assert (broker["id"], broker["endpoint"], broker["status"]) == ("broker-1", up.address, "ok")
-    assert "glance/one" in gazctl.ok("top", "--count", "1", "-l", "name=glance/one")
+    gazctl.ok("journals", "append", "-l", "name=glance/one", stdin="seen")
+    gazctl.ok("journals", "read", "-l", "name=glance/one")
+    assert asyncio.run(served(up.address, "glance/one")) == MemberSaid(4, 4)
+    row = gazctl.ok("top", "--count", "1", "--interval", "100ms", "-l", "name=glance/one").splitlines()[3]
+    assert [cell.strip() for cell in row.strip("│").split("│")] == [
+        *("glance/one", "broker-1", "1/1", "4 B", "0 B/s", "0 B/s", "4 B")
+    ]
+
+
+async def served(address: str, journal: str) -> MemberSaid:
+    async with brokers_of(ClientSettings((address,))) as brokers:
+        return await ask_member(brokers, address, journal)
 
 
 def test_a_watched_listing_comes_again_when_something_changes(gazctl: Gazctl) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.etcd_server import free_port
-from tests.support.gazctl_process import Gazctl, Up, wait_until
+from tests.support.gazctl_process import GAZCTL, WAIT_S, Gazctl, Up, wait_until
 
 
 def is_running(pid: int) -> bool:
@@ -57,6 +59,29 @@ def test_a_cluster_lives_through_a_death_and_a_restart(two: Up, tmp_path: Path) 
     assert [broker["id"] for broker in again["brokers"]] == ["broker-1", "broker-2"]
     read = gazctl.ok("journals", "read", "-l", "name=my/journal")
     assert read in ("before\nafter\n", "before\nafter\nafter\n")
+
+
+def test_what_it_prints_can_be_pasted(up: Up, gazctl: Gazctl) -> None:
+    """As it stands there, with its indentation."""
+    _, _, after = up.said().partition("and read it:\n\n")
+    commands, _, _ = after.partition("\n\n")
+    assert "gazctl journals append" in commands
+    own = "gazctl() { " + shlex.join(GAZCTL) + ' "$@"; }\n'
+    environ = gazctl.environ(PYTHONPATH=os.getcwd(), no_proxy="*")
+    ran = subprocess.run(
+        ["bash", "-euo", "pipefail"],
+        input=own + commands,
+        env=environ,
+        cwd=gazctl.folder,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert ran.returncode == 0, ran
+    assert ran.stdout.count("hello\n") >= 2, "gazctl has read it, and curl"
+    # Others share the cluster, and may want to create it.
+    gazctl.ok("journals", "apply", stdin="{name: my/journal, revision: -1, delete: true}")
 
 
 def test_a_folder_and_a_port_have_one_cluster_at_a_time(up: Up, gazctl: Gazctl) -> None:

@@ -94,6 +94,15 @@ async def test_all_is_read_from_the_beginning_and_then_nothing_is_there_yet(clus
     assert not last.HasField("fragment")
 
 
+async def test_what_is_handed_to_readers_is_counted_where_it_is_read(cluster: JournalCluster) -> None:
+    cluster.put_journal(journal_spec(JOURNAL), A)
+    cluster.brokers[A].held[JOURNAL].append(b"0123456789" * CHUNK_BYTES_MIN)
+    await read(cluster, offset=300, end_offset=CHUNK_BYTES_MIN * 3)
+    await read(cluster, at=C, offset=0, end_offset=7)
+    assert cluster.brokers[A].reads.served.of(JOURNAL) == CHUNK_BYTES_MIN * 3 - 300 + 7
+    assert cluster.brokers[C].reads.served.of(JOURNAL) == 0, "it was only passed on"
+
+
 async def test_content_longer_than_a_message_comes_in_several(cluster: JournalCluster) -> None:
     content = bytes(range(256)) * (3 * CHUNK_BYTES_MAX // 256) + b"rest"
     held_by_a(cluster).append(content)

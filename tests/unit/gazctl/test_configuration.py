@@ -75,6 +75,15 @@ def test_a_broker_is_configured_by_a_file_of_gazettes_names(home: Path) -> None:
     assert (params["broker_port"], params["broker_max_append_rate"], params["etcd_lease"]) == ("8099", 7, 7.0)
 
 
+@pytest.mark.parametrize("level", ["trace", "debug", "info", "warn", "error", "fatal", "panic"])
+def test_levels_and_formats_of_gazettes_logs_are_understood(level: str) -> None:
+    text = f"[Logging]\nLevel = {level}\nFormat = color\n"
+    Path("gazette.ini").write_text(text)
+    Path("gazctl.ini").write_text(text.replace("Logging", "journals.Logging"))
+    assert (params_of("serve")["log_level"], params_of("serve")["log_format"]) == (level, "color")
+    assert params_of("journals", "list")["log_level"] == level
+
+
 def test_a_file_that_makes_no_sense_is_told_with_its_line() -> None:
     Path("gazctl.ini").write_text("[journals]\nwhat is this\n")
     ran = CliRunner().invoke(main, ["journals", "list"])
@@ -146,6 +155,16 @@ def test_help_loads_neither_grpc_nor_the_client() -> None:
         "sys.exit(any(name in sys.modules for name in ('grpc', 'google.protobuf', 'rich', 'broker')))"
     )
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [("broker.id", "abc"), ("broker.zone", "a#b"), ("broker.port", "http"), ("broker.spool-fsync", "sometimes")],
+)
+def test_a_setting_that_is_wrong_is_named_as_it_is_set(flag: str, value: str) -> None:
+    ran = CliRunner().invoke(main, ["serve", f"--{flag}", value])
+    assert ran.exit_code == 1
+    assert ran.stderr.startswith(f"Error: {flag}: expected")
 
 
 def test_serve_keeps_its_file_apart_from_gazctls() -> None:

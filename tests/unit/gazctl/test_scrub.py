@@ -25,3 +25,8 @@ def test_one_range_with_two_contents_is_told() -> None:
 def test_neighbours_share_what_both_have() -> None:
     left, middle, right = fragment(0, 10), fragment(5, 20), fragment(20, 30)
     assert overlaps([right, left, middle]) == {left: [(5, 10)], middle: [(5, 10)]}
+
+
+def test_one_that_holds_several_others_is_compared_with_each() -> None:
+    whole, first, second = fragment(0, 100), fragment(10, 20), fragment(30, 40)
+    assert overlaps([second, whole, first]) == {whole: [(10, 20), (30, 40)], first: [(10, 20)], second: [(30, 40)]}

@@ -1,0 +1,111 @@
+"""HttpObjects: what is behind signed URLs, as a ``fragment_reader`` wants it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import aiohttp
+from yarl import URL
+
+from protocol.codec import CompressionCodec
+from protocol.errors import UnavailableError
+
+CHUNK_BYTES = 256 << 10
+
+_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)").fullmatch
+
+
+class HttpObjects:
+    """Of one client: they share connections."""
+
+    def __init__(self, connect_s: float, stall_s: float) -> None:
+        # Bytes are wanted as they are stored: whatever is packed is unpacked, and verified, by the reader.
+        self._session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_s, sock_read=stall_s),
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+
+    def source(self, url: str, codec: CompressionCodec) -> _HttpObject:
+        return _HttpObject(self._session, url, codec)
+
+    async def close(self) -> None:
+        await self._session.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _HttpObject:
+    session: aiohttp.ClientSession
+    url: str
+    codec: CompressionCodec
+
+    async def size(self) -> int:
+        """By a GET of one byte: a URL that is signed for GET is good for nothing else."""
+        async with self._get("bytes=0-0") as response:
+            found = _RANGE(response.headers.get("Content-Range", ""))
+            if found is not None:
+                return int(found[3])
+            if response.status == 200 and response.content_length is not None:
+                return response.content_length
+            raise UnavailableError(f"{self._host}: the store does not tell the size of an object")
+
+    async def open(self, offset: int, length: int | None) -> AsyncGenerator[bytes, None]:
+        wanted = None if not offset and length is None else _range(offset, length)
+        async with self._get(wanted) as response:
+            skipped = self._skipped(response, offset)
+            left = length
+            try:
+                async for chunk in response.content.iter_chunked(CHUNK_BYTES):
+                    if skipped:
+                        cut = min(skipped, len(chunk))
+                        chunk, skipped = chunk[cut:], skipped - cut
+                    if left is not None:
+                        chunk = chunk[:left]
+                        left -= len(chunk)
+                    if chunk:
+                        yield chunk
+                    if left == 0:
+                        return
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                raise self._unavailable(error) from error
+
+    def _skipped(self, response: aiohttp.ClientResponse, offset: int) -> int:
+        """How much comes before what was asked for: all of it, from a server that knows nothing of ranges."""
+        if response.status == 200:
+            return offset
+        found = _RANGE(response.headers.get("Content-Range", ""))
+        if found is None or int(found[1]) != offset:
+            raise UnavailableError(f"{self._host}: the store sent another range than was asked for")
+        return 0
+
+    @asynccontextmanager
+    async def _get(self, wanted: str | None) -> AsyncIterator[aiohttp.ClientResponse]:
+        # Stores that unpack what was stored as gzip do so unless gzip is accepted. Of what is meant to be unpacked by
+        # them, and was not, the decoder finds out by itself.
+        headers = {"Accept-Encoding": "gzip" if self.codec is CompressionCodec.GZIP else "identity"}
+        if wanted is not None:
+            headers["Range"] = wanted
+        try:
+            # Encoded already: any change to it would break the signature. Nobody is followed elsewhere.
+            opened = await self.session.get(URL(self.url, encoded=True), headers=headers, allow_redirects=False)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise self._unavailable(error) from error
+        async with opened as response:
+            if response.status not in (200, 206):
+                raise UnavailableError(f"{self._host}: the store answered {response.status} when a fragment was read")
+            yield response
+
+    @property
+    def _host(self) -> str:
+        return urlsplit(self.url).hostname or "the store"
+
+    def _unavailable(self, error: Exception) -> UnavailableError:
+        return UnavailableError(f"{self._host}: a fragment could not be read ({type(error).__name__})")
+
+
+def _range(offset: int, length: int | None) -> str:
+    return f"bytes={offset}-" if length is None else f"bytes={offset}-{offset + length - 1}"
