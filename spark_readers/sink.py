@@ -108,18 +108,24 @@ def write_task(options: SinkOptions, journals: Sequence[str], batches: Iterator[
     framing = RowFraming(options, journals, producer)
     with BlockingClient(settings=options.settings) as client:
         appends = client.append_service(retry=_RETRY, pending_bytes_max=PENDING_BYTES_MAX)
+        begun: set[str] = set()
         try:
-            for batch in batches:
-                for journal, messages in framing.feed(batch, time.time_ns()):
-                    appends.append(journal, messages)
-            for journal, messages in framing.end():
+            for journal, messages in _framed(framing, batches):
+                begun.add(journal)
                 appends.append(journal, messages)
             appends.flush()
         except Exception:
             # Nobody has heard of this producer, so nobody is going to acknowledge it.
-            _roll_back(options, appends, [TaskWrites(producer, framing.writes, "")])
+            written = {journal: framing.writes[journal] for journal in begun}
+            _roll_back(options, appends, [TaskWrites(producer, written, "")])
             raise
     return TaskWrites(producer, framing.writes, _streaming_query())
+
+
+def _framed(framing: RowFraming, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, bytes]]:
+    for batch in batches:
+        yield from framing.feed(batch, time.time_ns())
+    yield from framing.end()
 
 
 def commit_writes(options: SinkOptions, writes: Sequence[TaskWrites], version: int | None) -> None:
