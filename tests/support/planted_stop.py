@@ -18,7 +18,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from broker.client.blocking import BlockingAppends
-from spark_readers.sink import JournalWriter, writer
+from spark_readers.sink import JournalStreamWriter, JournalWriter, writer
 
 POINTS = ("after-data", "after-intents", "between-acks")
 _WAIT_S = 60.0
@@ -66,7 +66,25 @@ class StoppingWriter(JournalWriter):
         self._marker = marker
 
     def commit(self, messages: Any) -> None:
-        stopping(self._point, self._marker, lambda: super(StoppingWriter, self).commit(messages))
+        commit = super().commit
+        stopping(self._point, self._marker, lambda: commit(messages))
+
+
+class StoppingStreamWriter(JournalStreamWriter):
+    """In one of its micro-batches."""
+
+    def __init__(self, made: JournalStreamWriter, point: str, marker: str, batch: int) -> None:
+        self.__dict__.update(made.__dict__)
+        self._point = point
+        self._marker = marker
+        self._batch = batch
+
+    def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803
+        commit = super().commit
+        if batchId == self._batch:
+            stopping(self._point, self._marker, lambda: commit(messages, batchId))
+        else:
+            commit(messages, batchId)
 
 
 def main() -> None:
