@@ -146,7 +146,8 @@ def test_a_new_checkpoint_under_an_old_name_is_refused(
     assert numbers(client, journal) == list(range(10))
 
 
-@pytest.mark.parametrize("point", [*(pytest.param(point, marks=pytest.mark.slow) for point in POINTS[:-1]), POINTS[-1]])
+@pytest.mark.slow  # its short form, with a driver that has no Java to start, is in test_sink.py
+@pytest.mark.parametrize("point", POINTS)
 def test_a_driver_that_is_killed_within_its_commit_and_run_again_has_written_once(
     point: str, spark: SparkSession, broker: str, client: BlockingClient, create: Create, tmp_path: Path
 ) -> None:
