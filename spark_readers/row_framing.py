@@ -30,6 +30,7 @@ JOURNALS_MAX = 10_000
 """That one task writes to: of each a line is kept, and a line is in what the driver commits."""
 
 _SLICE_ROWS = 1024
+_UUID_TIME_DIGITS = len("83fc2f81-cc5f-11e9")
 _KEYS_REMEMBERED = 1 << 16
 
 
@@ -117,30 +118,52 @@ class RowFraming:
             case SinkFraming.BYTES:
                 return self._values
 
-    def _uuid(self) -> str:
-        self._clock = ticked(self._clock)
-        return str(build(self._producer, self._clock, Flags.CONTINUE_TXN))
+    def _uuids(self, count: int) -> list[str]:
+        """Of the next messages; the Clock stays at the first."""
+        clock = self._clock
+        # All but the time is the same in each of them: a third of what it takes to build them one by one.
+        rest = str(build(self._producer, clock, Flags.CONTINUE_TXN))[_UUID_TIME_DIGITS:]
+        texts = []
+        for _ in range(count):
+            clock = ticked(clock)
+            units = clock >> 4
+            texts.append(f"{units & 0xFFFF_FFFF:08x}-{units >> 32 & 0xFFFF:04x}-1{units >> 48:03x}{rest}")
+        return texts
 
     def _json_rows(self, rows: pa.RecordBatch) -> Iterator[bytes]:
         path = self._options.uuid_path
         names, columns = self._columns(rows, json_values)
-        for values in zip(*columns, strict=True) if columns else ((),) * rows.num_rows:
-            document = {name: value for name, value in zip(names, values, strict=True) if value is not None}
-            yield json_framing.encode(with_uuid(document, path, self._uuid()))
+        uuids = self._uuids(rows.num_rows)
+        documents = [
+            with_uuid({name: value for name, value in zip(names, row, strict=True) if value is not None}, path, uuid)
+            for uuid, row in zip(uuids, zip(*columns, strict=True), strict=True)
+        ]
+        # Encoded all at once, which takes half the time, and cut where their UUIDs are: there is no other place that
+        # has them, as they were not known before.
+        content = json_framing.encode(documents)
+        lead = json_framing.encode(_nested(path, "?")).rindex(b'?"')
+        cuts = [content.index(uuid.encode()) - lead for uuid in uuids[:1]]
+        for uuid in uuids[1:]:
+            cuts.append(content.index(uuid.encode(), cuts[-1] + lead + len(uuid)) - lead)
+        for begin, end in zip(cuts, [*cuts[1:], len(content) - 1], strict=True):
+            self._clock = ticked(self._clock)
+            # Without the comma that follows, or the bracket.
+            yield content[begin : end - 1] + b"\n"
 
     def _json_texts(self, rows: pa.RecordBatch) -> Iterator[bytes]:
         path = self._options.uuid_path
         names = [json.dumps(name, ensure_ascii=False) for name in path]
         begin = "".join(f"{{{name}:" for name in names).encode() + b'"'
         end = b'"' + b"}" * (len(path) - 1)
-        for text in self._values(rows, as_bytes=False):
+        uuids = self._uuids(rows.num_rows)
+        for uuid, text in zip(uuids, self._values(rows, as_bytes=False), strict=True):
             inner = text.strip()
             if inner[:1] != "{" or inner[-1:] != "}" or "\n" in inner:
                 raise ValidationError(
                     f"expected a JSON object in one line, as to_json makes it (got {text[:48]!r})",
                     self._options.content_column,
                 )
-            uuid = self._uuid()
+            self._clock = ticked(self._clock)
             # A document that has the field already, or seems to, is taken apart; of all others the text is kept.
             if names[0] in inner:
                 yield json_framing.encode(with_uuid(_object(inner), path, uuid))
