@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_readers.java_home import find_java_home
@@ -26,10 +27,22 @@ ROWS = 60
 @contextmanager
 def local_spark(folder: Path) -> Iterator[SparkSession]:
     """`folder` takes what Spark writes besides."""
-    os.environ["JAVA_HOME"] = str(find_java_home(os.environ, folder / "java"))
-    # Of the processes that Spark starts: they need our packages, and what tests share.
-    os.environ["PYTHONPATH"] = str(ROOT)
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    # One that other tests have left would be taken instead, and tries a task but once.
+    if (left := SparkSession.getActiveSession()) is not None:
+        left.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_HOME", str(find_java_home(os.environ, folder / "java")))
+        # Of the processes that Spark starts: they need our packages, and what tests share.
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))))
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        spark = _started(folder)
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+def _started(folder: Path) -> SparkSession:
     spark = (
         SparkSession.builder.master("local[2, 4]")
         .appName("pygazette tests")
@@ -47,10 +60,7 @@ def local_spark(folder: Path) -> Iterator[SparkSession]:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")
-    try:
-        yield spark
-    finally:
-        spark.stop()
+    return spark
 
 
 def numbered(spark: SparkSession, count: int = ROWS) -> DataFrame:

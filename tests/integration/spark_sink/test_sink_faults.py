@@ -50,5 +50,6 @@ def test_rows_count_once_although_brokers_die_while_they_are_appended(brokers: B
 
 def kill_primary(brokers: BrokerCluster, client: BlockingClient, journal: str) -> None:
     (listed,) = client.list(f"name={journal}")
+    assert listed.route.primary is not None
     primary = listed.route.members[listed.route.primary]
     brokers.brokers[primary.suffix].kill()
