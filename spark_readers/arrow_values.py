@@ -38,7 +38,7 @@ def csv_values(column: pa.Array) -> list[str]:
 
 def key_values(column: pa.Array) -> list[bytes | None]:
     """What a row is mapped by: a text as UTF-8, bytes as they are, anything else as CSV has it."""
-    if pa.types.is_binary(column.type):
+    if _is_binary(column.type):
         raw: list[bytes | None] = column.to_pylist()
         return raw
     return [None if value is None else _text(value).encode() for value in json_values(column)]
@@ -47,7 +47,7 @@ def key_values(column: pa.Array) -> list[bytes | None]:
 def json_spelling(kind: pa.DataType) -> Spelling | None:
     """How a value of this type is put; None if it goes as it is."""
     types = pa.types
-    if types.is_integer(kind) or types.is_boolean(kind) or types.is_string(kind) or types.is_null(kind):
+    if types.is_integer(kind) or types.is_boolean(kind) or _is_text(kind) or types.is_null(kind):
         return None
     if types.is_floating(kind):
         return _float
@@ -57,15 +57,24 @@ def json_spelling(kind: pa.DataType) -> Spelling | None:
         return _timestamp
     if types.is_date(kind):
         return date.isoformat
-    if types.is_binary(kind):
+    if _is_binary(kind):
         return lambda value: base64.b64encode(value).decode()
-    if types.is_list(kind):
+    if types.is_list(kind) or types.is_large_list(kind):
         return _list(json_spelling(kind.value_type))
     if types.is_map(kind):
         return _map(json_spelling(kind.item_type))
     if types.is_struct(kind):
         return _struct({field.name: json_spelling(field.type) for field in kind})
     raise ValidationError(f"values of type {kind} cannot be written: cast the column to string")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    # Large where spark.sql.execution.arrow.useLargeVarTypes is set.
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def _float(value: float) -> float | str:

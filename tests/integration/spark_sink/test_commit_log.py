@@ -4,16 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from broker.client.blocking import BlockingClient
+from broker.client.outcome import Appended, UnknownOutcomeError
+from broker.client.settings import ClientSettings
 from protocol.errors import PreconditionError, UnavailableError, ValidationError
 from protocol.label import LabelSet
 from spark_readers.commit_log import CommitLog
 from spark_readers.commit_record import BATCH_QUERY, CommitRecord, Standing, register_name
 
 Create = Callable[..., list[str]]
+
+
+class LosingClient(BlockingClient):
+    """Of the first append with content the answer does not come; it was done, or it was not."""
+
+    def __init__(self, settings: ClientSettings, is_done: bool) -> None:
+        super().__init__(settings=settings)
+        self._is_done = is_done
+        self._has_lost = False
+
+    def append(self, journal: str, content: Any = b"", **conditions: Any) -> Appended:
+        if not content or self._has_lost:
+            return super().append(journal, content, **conditions)
+        self._has_lost = True
+        if self._is_done:
+            super().append(journal, content, **conditions)
+        raise UnknownOutcomeError("the connection broke")
 
 
 class Driver:
@@ -79,6 +99,17 @@ def test_also_by_a_rerun_that_has_no_rows_and_by_the_next_version(client: Blocki
     following = Driver(client, journal)
     assert following.commit(3, "c")
     assert following.sent == [{"acme/orders": "b"}, {"acme/orders": "c"}]
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_record_of_which_no_answer_came_is_looked_for(is_done: bool, client: BlockingClient, journal: str) -> None:
+    with LosingClient(client.settings, is_done) as losing:
+        driver = Driver(losing, journal)
+        assert driver.commit(1, "a")
+    assert driver.sent == [{"acme/orders": "a"}]
+    rerun = Driver(client, journal)
+    assert not rerun.commit(1, "b")
+    assert rerun.sent == []
 
 
 def test_nothing_is_stored_of_a_write_without_rows(client: BlockingClient, journal: str) -> None:

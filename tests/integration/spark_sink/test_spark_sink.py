@@ -63,6 +63,27 @@ def test_text_made_by_spark_is_taken_as_it_is(
     assert sorted((document["key"], document["n"]) for document in found) == [(f"k{n}", n) for n in range(5)]
 
 
+def test_values_are_spelled_as_to_json_spells_them(
+    spark: SparkSession, broker: str, client: BlockingClient, create: Create
+) -> None:
+    (journal,) = create("types")
+    rows = spark.sql(
+        "select 1 as n, timestamp'2026-11-16 22:05:06Z' as at, timestamp_ntz'2026-11-16 22:05:06' as local, "
+        "date'2026-11-16' as day, 1.5D as ratio, double('NaN') as nan, X'00ff' as raw, array(1, null) as list, "
+        "map('a', 1.5D) as map, named_struct('x', 1L, 'none', null) as nested, cast(null as string) as none, true as ok"
+    )
+    expected = json.loads(rows.selectExpr("to_json(struct(*)) as text").collect()[0]["text"])
+    rows = rows.withColumn("price", rows["n"].cast("decimal(20, 2)"))
+    rows.write.format("gazette").mode("append").options(broker=broker, journal=journal).save()
+    (document,) = committed(client, journal)
+    del document["UUID"]
+    assert document.pop("price") == "1.00"
+    # It has no more digits of a second than three, and says so even if they are zeros.
+    assert (expected.pop("at"), expected.pop("local")) == ("2026-11-16T22:05:06.000Z", "2026-11-16T22:05:06.000")
+    assert (document.pop("at"), document.pop("local")) == ("2026-11-16T22:05:06Z", "2026-11-16T22:05:06")
+    assert document == expected
+
+
 def test_a_task_that_fails_is_tried_again_and_its_rows_count_once(
     spark: SparkSession, broker: str, client: BlockingClient, create: Create
 ) -> None:

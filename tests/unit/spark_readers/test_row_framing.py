@@ -93,6 +93,15 @@ def test_values_are_spelled_as_sparks_to_json_spells_them() -> None:
     }
 
 
+def test_large_types_are_as_good_as_others() -> None:
+    """Spark sends them where it is told to."""
+    batch = pa.RecordBatch.from_pydict(
+        {"t": pa.array(["a"], pa.large_string()), "b": pa.array([b"a"], pa.large_binary())}
+    )
+    (document,) = documents(framed(batch)["acme/orders"])
+    assert (document["t"], document["b"]) == ("a", "YQ==")
+
+
 def test_a_type_that_has_no_spelling_is_refused_by_its_column() -> None:
     with pytest.raises(ValidationError, match=r"^took: .*cast the column to string"):
         framed([{"took": timedelta(seconds=1)}])
