@@ -138,8 +138,8 @@ class RowFraming:
             with_uuid({name: value for name, value in zip(names, row, strict=True) if value is not None}, path, uuid)
             for uuid, row in zip(uuids, zip(*columns, strict=True), strict=True)
         ]
-        # Encoded all at once, which takes half the time, and cut where their UUIDs are: there is no other place that
-        # has them, as they were not known before.
+        # Encoded all at once, which is faster, and cut where their UUIDs are: there is no other place that has them, as
+        # they were not known before.
         text = json_framing.text_of(documents)
         lead = json_framing.text_of(_nested(path, "?")).rindex('?"')
         cuts, at = [], 0
