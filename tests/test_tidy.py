@@ -55,6 +55,8 @@ CORES = (
     *("broker.client.dispatch", "broker.client.append_request", "broker.client.append_queue"),
     *("broker.client.read_message", "broker.client.line_buffer", "broker.client.listing"),
     *("broker.client.journal_change",),
+    *("spark_readers.sink_options", "spark_readers.row_framing", "spark_readers.arrow_values"),
+    *("spark_readers.commit_record",),
 )
 # What is not a core although the package around it is.
 SHELLS = ("protocol.rpc",)

@@ -19,7 +19,9 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Any, TypeVar
 
+from broker.client.append_queue import PENDING_BYTES_MAX
 from broker.client.append_request import Chunk
+from broker.client.append_service import AppendService
 from broker.client.client import Client
 from broker.client.fragment_list import ListedFragment
 from broker.client.journal_change import CHANGES_MAX, Change
@@ -99,6 +101,14 @@ class BlockingClient:
                 retry=retry,
             )
         )
+
+    def append_service(
+        self, *, retry: RetryPolicy | None = None, pending_bytes_max: int = PENDING_BYTES_MAX
+    ) -> BlockingAppends:
+        """As ``Client.append_service``. Appends go on in the client's thread while the caller makes the next."""
+        running = self._started()
+        service = running.call(running.client.append_service, retry=retry, pending_bytes_max=pending_bytes_max)
+        return BlockingAppends(running, service)
 
     def read(
         self,
@@ -181,6 +191,27 @@ class BlockingClient:
 
 def _unpickled(settings: ClientSettings) -> BlockingClient:
     return BlockingClient(settings=settings)
+
+
+class BlockingAppends:
+    """Many appends to many journals, in order for each of them and in few calls. Nothing is certain before `flush`."""
+
+    def __init__(self, running: _Running, service: AppendService) -> None:
+        self._running = running
+        self._service = service
+
+    def append(self, journal: str, data: bytes) -> None:
+        """Begin an append, once there is room for it. Raises what an earlier one to this journal has failed with."""
+        self._running.result(self._append(journal, data))
+
+    async def _append(self, journal: str, data: bytes) -> None:
+        pending = await self._service.append(journal, data)
+        if pending.is_done:
+            await pending
+
+    def flush(self) -> None:
+        """Until all that was begun is done. Raises the first error there is."""
+        self._running.result(self._service.flush())
 
 
 class BlockingReader:

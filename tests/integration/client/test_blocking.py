@@ -74,3 +74,20 @@ def test_a_pickled_client_is_its_settings(blocking: BlockingClient, journal: str
 def test_a_closed_client_starts_again_when_it_is_used(blocking: BlockingClient, journal: str) -> None:
     blocking.close()
     assert blocking.append(journal, b"one\n").end == 4
+
+
+def test_appends_go_on_while_the_next_are_made(blocking: BlockingClient, journal: str) -> None:
+    appends = blocking.append_service(pending_bytes_max=64)
+    for number in range(50):
+        appends.append(journal, b"%02d\n" % number)
+    appends.flush()
+    assert list(blocking.read_lines(journal, block=False)) == [b"%02d" % number for number in range(50)]
+
+
+def test_an_append_that_failed_is_told_by_the_next_and_by_flush(blocking: BlockingClient) -> None:
+    appends = blocking.append_service()
+    appends.append("client/no-such-journal", b"x")
+    with pytest.raises(RefusedError):
+        appends.flush()
+    with pytest.raises(RefusedError):
+        appends.append("client/no-such-journal", b"y")

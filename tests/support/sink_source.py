@@ -1,0 +1,70 @@
+"""The ``gazette`` data source with its writing half, and one that stops within its commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from spark_readers.sink import JournalStreamWriter, JournalWriter, TaskWrites, stream_writer, writer
+from tests.support.planted_stop import StoppingStreamWriter, StoppingWriter
+
+
+class SinkSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "gazette"
+
+    def writer(self, schema: StructType, overwrite: bool) -> JournalWriter:
+        return writer(schema, overwrite, self.options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> JournalStreamWriter:  # noqa: N802
+        return stream_writer(schema, overwrite, self.options)
+
+
+class FailingOnceWriter(JournalWriter):
+    """At the first attempt each task fails after its first batch."""
+
+    def __init__(self, made: JournalWriter) -> None:
+        self.__dict__.update(made.__dict__)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWrites:
+        return super().write(self._failing(iterator))
+
+    def _failing(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        for batch in batches:
+            yield batch
+            if context.attemptNumber() == 0:
+                raise OSError("an executor's disk is gone")
+
+
+class FailingOnceSource(SinkSource):
+    @classmethod
+    def name(cls) -> str:
+        return "gazette-failing-once"
+
+    def writer(self, schema: StructType, overwrite: bool) -> JournalWriter:
+        return FailingOnceWriter(super().writer(schema, overwrite))
+
+
+class StoppingSource(SinkSource):
+    """Has two options more: at which point it stops, and the file that says so. ``stopBatch`` is that of a stream."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._stop: dict[str, Any] = {name: options.pop(name, "") for name in ("stopPoint", "stopMarker", "stopBatch")}
+        super().__init__(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> JournalWriter:
+        made = super().writer(schema, overwrite)
+        return StoppingWriter(made, self._stop["stopPoint"], self._stop["stopMarker"])
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> JournalStreamWriter:  # noqa: N802
+        made = super().streamWriter(schema, overwrite)
+        stop = self._stop
+        return StoppingStreamWriter(made, stop["stopPoint"], stop["stopMarker"], int(stop["stopBatch"] or 0))

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+
+from consumer.message.mapping import Partitions
+from consumer.message.message_uuid import Flags, clock_at, parse_text
+from protocol.errors import ValidationError
+from spark_readers.row_framing import HELD_BYTES_MAX, PIECE_BYTES, RowFraming, acknowledgement
+from spark_readers.sink_options import SinkOptions
+
+PRODUCER = bytes.fromhex("0b1122334455")
+NOW = 1_800_000_000_000_000_000
+ONE = {"journal": "acme/orders"}
+
+
+def framing_of(batch: pa.RecordBatch, given: dict[str, str]) -> RowFraming:
+    columns = {field.name: _spark_type(field.type) for field in batch.schema}
+    options = SinkOptions.of({"broker": "localhost:8080", **given}, columns)
+    return RowFraming(options, options.journals, PRODUCER)
+
+
+def _spark_type(kind: pa.DataType) -> str:
+    return "struct" if pa.types.is_struct(kind) else str(kind)
+
+
+def framed(rows: list[dict[str, Any]] | pa.RecordBatch, given: dict[str, str] = ONE) -> dict[str, bytes]:
+    batch = rows if isinstance(rows, pa.RecordBatch) else pa.RecordBatch.from_pylist(rows)
+    framing = framing_of(batch, given)
+    written: dict[str, bytes] = {}
+    for journal, piece in [*framing.feed(batch, NOW), *framing.end()]:
+        written[journal] = written.get(journal, b"") + piece
+    assert {journal: of.bytes for journal, of in framing.writes.items()} == {
+        journal: len(content) for journal, content in written.items()
+    }
+    return written
+
+
+def documents(content: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in content.splitlines()]
+
+
+def test_a_row_is_a_document_with_a_uuid_of_the_transaction() -> None:
+    first, second = documents(framed([{"order": 1, "who": "A & B"}, {"order": 2, "who": None}])["acme/orders"])
+    assert list(first) == ["UUID", "order", "who"]
+    assert first["who"] == "A & B"
+    # As to_json has it: what is null is not there.
+    assert list(second) == ["UUID", "order"]
+    uuids = [parse_text(document["UUID"]) for document in (first, second)]
+    assert [(uuid.producer, uuid.flags) for uuid in uuids] == [(PRODUCER, Flags.CONTINUE_TXN)] * 2
+    assert clock_at(NOW) < uuids[0].clock < uuids[1].clock
+
+
+def test_a_uuid_may_be_nested_and_replaces_the_one_a_row_brings_along() -> None:
+    rows = [{"_meta": {"uuid": "old", "op": "c"}, "n": 1}, {"_meta": None, "n": 2}]
+    for document in documents(framed(rows, {**ONE, "uuidField": "_meta.uuid"})["acme/orders"]):
+        assert parse_text(document["_meta"]["uuid"]).producer == PRODUCER
+    (flat,) = documents(framed([{"UUID": "old", "n": 1}])["acme/orders"])
+    assert parse_text(flat["UUID"]).producer == PRODUCER
+
+
+def test_values_are_spelled_as_sparks_to_json_spells_them() -> None:
+    moment = datetime(2026, 11, 16, 22, 5, 6, 7, UTC)
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "at": pa.array([moment], pa.timestamp("us", "Europe/Berlin")),
+            "local": pa.array([moment.replace(tzinfo=None)], pa.timestamp("us")),
+            "day": pa.array([date(2026, 11, 16)]),
+            "price": pa.array([Decimal("12345678901234567890.10")], pa.decimal128(38, 2)),
+            "raw": pa.array([b"\x00\xff"]),
+            "ratio": pa.array([float("nan")]),
+            "nested": pa.array([{"at": [moment], "none": None}], pa.struct([
+                ("at", pa.list_(pa.timestamp("us", "UTC"))), ("none", pa.int32())])),
+            "map": pa.array([[("a", 1.5)]], pa.map_(pa.string(), pa.float64())),
+        }
+    )  # fmt: skip
+    (document,) = documents(framed(batch)["acme/orders"])
+    del document["UUID"]
+    assert document == {
+        "at": "2026-11-16T22:05:06.000007Z",
+        "local": "2026-11-16T22:05:06.000007",
+        "day": "2026-11-16",
+        "price": "12345678901234567890.10",
+        "raw": "AP8=",
+        "ratio": "NaN",
+        "nested": {"at": ["2026-11-16T22:05:06.000007Z"]},
+        "map": {"a": 1.5},
+    }
+
+
+def test_large_types_are_as_good_as_others() -> None:
+    """Spark sends them where it is told to."""
+    batch = pa.RecordBatch.from_pydict(
+        {"t": pa.array(["a"], pa.large_string()), "b": pa.array([b"a"], pa.large_binary())}
+    )
+    (document,) = documents(framed(batch)["acme/orders"])
+    assert (document["t"], document["b"]) == ("a", "YQ==")
+
+
+def test_a_type_that_has_no_spelling_is_refused_by_its_column() -> None:
+    with pytest.raises(ValidationError, match=r"^took: .*cast the column to string"):
+        framed([{"took": timedelta(seconds=1)}])
+
+
+@pytest.mark.parametrize("field", ["UUID", "_meta.uuid"])
+def test_documents_that_are_texts_already_get_a_uuid_and_stay_as_they_are(field: str) -> None:
+    texts = ['{"price": 1.10}', " {} ", '{"UUID":"old","_meta":{"uuid":"old","k":1},"n":2}']
+    content = framed([{"doc": text} for text in texts], {**ONE, "jsonColumn": "doc", "uuidField": field})["acme/orders"]
+    assert b'"price": 1.10}\n' in content
+    path = field.split(".")
+    for document in documents(content):
+        found: Any = document
+        for name in path:
+            found = found[name]
+        assert parse_text(found).producer == PRODUCER
+    assert documents(content)[2]["n"] == 2
+
+
+@pytest.mark.parametrize("text", ["[1]", '{"a":\n1}', "", "{", None])
+def test_a_text_that_is_no_object_in_one_line_is_refused(text: str | None) -> None:
+    batch = pa.RecordBatch.from_pydict({"doc": pa.array([text], pa.string())})
+    with pytest.raises(ValidationError, match="doc"):
+        framed(batch, {**ONE, "jsonColumn": "doc"})
+
+
+def test_framings_without_uuids_write_values_as_they_are() -> None:
+    assert framed([{"value": "a"}, {"value": "b"}], {**ONE, "framing": "lines"}) == {"acme/orders": b"a\nb\n"}
+    assert framed([{"value": b"a"}, {"value": b"b\n"}], {**ONE, "framing": "bytes"}) == {"acme/orders": b"ab\n"}
+    fixed = framed([{"value": bytes.fromhex("089601")}], {**ONE, "framing": "fixed"})
+    assert fixed["acme/orders"].hex() == "6633933603000000089601"
+    rows = [{"n": 1, "t": "a,b", "ok": True}, {"n": None, "t": None, "ok": False}]
+    assert framed(rows, {**ONE, "framing": "csv"}) == {"acme/orders": b'1,"a,b",true\n,,false\n'}
+    with pytest.raises(ValidationError, match="newline"):
+        framed([{"value": "a\nb"}], {**ONE, "framing": "lines"})
+    with pytest.raises(ValidationError, match=r"^l: .*to_json"):
+        framed([{"l": [1]}], {**ONE, "framing": "csv"})
+
+
+@pytest.mark.parametrize("mapping", ["modulo", "rendezvous"])
+def test_keys_go_where_gazette_sends_them(mapping: str) -> None:
+    journals = ["acme/part-0", "acme/part-1", "acme/part-2"]
+    rows = [{"key": f"k{n}", "n": n} for n in range(50)]
+    given = {"journals": ",".join(journals), "keyColumn": "key", "mapping": mapping}
+    written = framed(rows, given)
+    assert set(written) == set(journals)
+    for journal, content in written.items():
+        for document in documents(content):
+            assert getattr(Partitions(journals), mapping)(document["key"].encode()) == journal
+    numbers = framed([{"key": n} for n in range(9)], given)
+    assert all(
+        getattr(Partitions(journals), mapping)(str(document["key"]).encode()) == journal
+        for journal, content in numbers.items()
+        for document in documents(content)
+    )
+
+
+def test_a_column_may_name_the_journal_and_is_not_written_itself() -> None:
+    rows = [{"to": "acme/a", "n": 1}, {"to": "acme/b", "n": 2}, {"to": "acme/a", "n": 3}]
+    written = framed(rows, {"journalColumn": "to"})
+    found = {journal: [set(d) - {"UUID"} for d in documents(content)] for journal, content in written.items()}
+    assert found == {"acme/a": [{"n"}, {"n"}], "acme/b": [{"n"}]}
+    with pytest.raises(ValidationError, match="journalColumn"):
+        framed([{"to": "no such//name", "n": 1}], {"journalColumn": "to"})
+    with pytest.raises(ValidationError, match=r"^to: .*coalesce"):
+        framed([{"to": "acme/a", "n": 1}, {"to": None, "n": 1}], {"journalColumn": "to"})
+
+
+def test_clocks_ascend_over_batches_even_if_the_time_does_not() -> None:
+    batch = pa.RecordBatch.from_pylist([{"n": n} for n in range(3)])
+    framing = framing_of(batch, ONE)
+    content = b"".join(
+        piece
+        for pieces in (framing.feed(batch, NOW), framing.feed(batch, NOW - 10**9), framing.end())
+        for _, piece in pieces
+    )
+    clocks = [parse_text(document["UUID"]).clock for document in documents(content)]
+    assert len(clocks) == 6
+    assert clocks == sorted(set(clocks))
+    writes = framing.writes["acme/orders"]
+    assert (writes.first_clock, writes.last_clock, writes.rows) == (clocks[0], clocks[-1], 6)
+
+
+def test_no_more_is_held_than_is_allowed_and_pieces_are_whole_messages() -> None:
+    journals = [f"acme/part-{n:02}" for n in range(40)]
+    rows = [{"key": f"k{n}", "fill": "x" * 5000} for n in range(8000)]
+    batch = pa.RecordBatch.from_pylist(rows)
+    framing = framing_of(batch, {"journals": ",".join(journals), "keyColumn": "key"})
+    handed_out = held_max = 0
+    for _, piece in framing.feed(batch, NOW):
+        assert piece.endswith(b"}\n")
+        handed_out += len(piece)
+        held_max = max(held_max, sum(of.bytes for of in framing.writes.values()) - handed_out)
+    assert held_max < HELD_BYTES_MAX + 2 * 1024 * 5200
+    assert held_max > PIECE_BYTES
+
+
+def test_an_acknowledgement_is_a_message_of_nothing_but_its_uuid() -> None:
+    ack = json.loads(acknowledgement(("_meta", "uuid"), PRODUCER, clock_at(NOW)))
+    assert parse_text(ack["_meta"]["uuid"]) == (PRODUCER, clock_at(NOW), Flags.ACK_TXN)
+    assert list(ack) == ["_meta"]
