@@ -27,7 +27,7 @@ from allocator.etcd_errors import (
     LeaseNotFoundError,
 )
 from allocator.key_value import KeyValue
-from allocator.keys import Assignment, Entity, Item, assignments_prefix, item_key
+from allocator.keys import Assignment, Entity, Item, Member, assignments_prefix, item_key, members_prefix
 from allocator.keyspace_view import KeySpaceView
 from allocator.keyspace_watch import KeySpaceWatch
 from allocator.solve import Desired, desired_assignment
@@ -293,6 +293,17 @@ def is_drained(root: str, member: str, view: KeySpaceView[Entity[ItemT, MemberT,
     assigned = cast(Sequence[KeyValue[Assignment[AssignmentT]]], view.prefixed(assignments_prefix(root)))
     held = (kv.value.item for kv in assigned if kv.value.member == member)
     return all(view.get(item_key(root, item)) is None for item in held)
+
+
+def may_leave_now(root: str, member: str, view: KeySpaceView[Entity[ItemT, MemberT, AssignmentT]]) -> bool:
+    """Whether nothing is left that `member`, who is exiting, could hand over: it has no items, or none of them can be
+    taken by anybody, since fewer members stay than it has replicas."""
+    members = cast(Sequence[KeyValue[Member[MemberT]]], view.prefixed(members_prefix(root)))
+    staying = sum(not kv.value.value.exiting for kv in members)
+    assigned = cast(Sequence[KeyValue[Assignment[AssignmentT]]], view.prefixed(assignments_prefix(root)))
+    held = (view.get(item_key(root, kv.value.item)) for kv in assigned if kv.value.member == member)
+    items = [cast(KeyValue[Item[ItemT]], kv) for kv in held if kv is not None]
+    return all(kv.value.value.desired_replication > staying for kv in items)
 
 
 async def _planned(is_large: bool, plan: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -11,13 +11,14 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Generic, NoReturn, cast
 
-from allocator.allocate import Allocator, is_drained
+from allocator.allocate import Allocator, may_leave_now
 from allocator.converge import Consistent
 from allocator.etcd_client import EtcdClient
 from allocator.key_value import KeyValue
-from allocator.keys import Assignment, Entity, Item, Member, assignments_prefix, item_key, members_prefix
+from allocator.keys import Assignment, Entity, assignments_prefix, item_key, members_prefix
 from allocator.keyspace_view import KeySpaceView
 from allocator.keyspace_watch import KeySpaceWatch
 from allocator.membership import Membership
@@ -99,9 +100,10 @@ class Session(Generic[ItemT, MemberT, AssignmentT]):
         it is not waited for. The end of ``joined`` is when the member leaves.
         """
         self._is_exiting = True
+        may_leave = partial(may_leave_now, self.watch.prefix, self._member)
         reporting = self._tasks.create_task(self._report())
         try:
-            await self.membership.drain(exiting_value, self.watch, self._is_done, timeout_s)
+            await self.membership.drain(exiting_value, self.watch, may_leave, timeout_s)
         finally:
             reporting.cancel()
         left = len(self._held())
@@ -111,16 +113,6 @@ class Session(Generic[ItemT, MemberT, AssignmentT]):
                 extra={"member": self._member, "items": left},
             )
         return left
-
-    def _is_done(self, view: KeySpaceView[Entity[ItemT, MemberT, AssignmentT]]) -> bool:
-        """Whether nothing is left to be handed over to anybody."""
-        root = self.watch.prefix
-        if is_drained(root, self._member, view):
-            return True
-        members = cast(Sequence[KeyValue[Member[MemberT]]], view.prefixed(members_prefix(root)))
-        staying = sum(not kv.value.value.exiting for kv in members)
-        items = (cast(KeyValue[Item[ItemT]], view.get(item_key(root, item))) for item in self._held())
-        return all(kv.value.value.desired_replication > staying for kv in items)
 
     async def _report(self) -> NoReturn:
         while True:

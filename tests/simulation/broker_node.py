@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from allocator.allocate import is_drained
+from allocator.allocate import may_leave_now
 from allocator.etcd_client import Committed
 from allocator.etcd_errors import EtcdError, LeaseNotFoundError
 from allocator.key_event import StoredKey
@@ -238,7 +238,7 @@ class BrokerNode:
         view = self._mirror.view
         member = view.get(self._member_key)
         is_told = member is not None and isinstance(member.value.value, BrokerMember) and member.value.value.exiting
-        if is_told and is_drained(ROOT, member_id(*self.id), view):
+        if is_told and may_leave_now(ROOT, member_id(*self.id), view):
             self._is_drained = True
             self._leave()
         elif not self._is_stopping:
@@ -294,6 +294,11 @@ class BrokerNode:
             yield replica.journal, replica.create_revision, fragment.begin, fragment.end
         for item in self.persister.items:
             yield item.fragment.journal, item.create_revision, item.fragment.begin, item.fragment.end
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is there, and about to stay."""
+        return self.resolver is not None and not self._is_draining and not self._is_stopping
 
     def unreleased(self) -> Iterator[str]:
         """Pipelines that somebody has although nobody appends, and replicas that were stopped long ago."""

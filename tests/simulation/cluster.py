@@ -214,7 +214,10 @@ class Cluster:
             for replica in self.programs[node.name].replicas if node.is_up else ():
                 is_meant = (replica.journal, replica.create_revision) == (commit.journal, create_revision)
                 is_of_then = not replica.is_stopped and replica.started_s < begun_s
-                if is_meant and is_of_then and replica.worker.spool.fragment.end < commit.end:
+                spool = replica.worker.spool
+                # One that somebody takes for a later Route is nowhere, but for what it has committed.
+                held = max(spool.fragment.end, spool.copy.end if spool.copy is not None else 0)
+                if is_meant and is_of_then and commit.content_length and held < commit.end:
                     what = f"{replica.name} does not have [{commit.begin},{commit.end})"
                     self._found.append(Violation("A-01", "acknowledged too early", key, what))
 
@@ -398,6 +401,8 @@ class Cluster:
         self._until(_READ_S, lambda: all(reader.has_all() for reader in finals))
         for reader in finals:
             reader.stop()
+        # Who is about to leave has its time to do so.
+        self._until(_SETTLE_S, lambda: all(node.is_up and self.programs[node.name].is_settled for node in self.brokers))
         self.world.run(self.world.now_s + 2 * self.options.lease_ttl_s)
         leaks.extend(self._leaks())
         clients = tuple(client.name for client in self._clients)
