@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
@@ -53,10 +53,7 @@ class CataloguedJournal:
 
 def catalogue(options: ReadOptions, loop: LoopThread, environ: dict[str, str]) -> Iterator[CataloguedJournal]:
     """Every journal that was asked for, in the order of names. One that was named and is not there is an error."""
-    if options.broker:
-        found = loop.run(_of_brokers(options))
-    else:
-        found = loop.run(_of_store(options, environ))
+    found = loop.run(_of_brokers(options) if options.broker else _of_store(options, environ))
     missing = sorted(set(options.journals.names) - found.keys())
     if missing:
         where = "the brokers have" if options.broker else "the store has fragments of"
@@ -121,10 +118,10 @@ async def _write_heads(client: Client, journals: Sequence[ListedJournal]) -> dic
 
     for endpoint, names in by_primary.items():
         # To a client that knows no routes there is but this one.
-        async with Client(settings=replace(client.settings, addresses=(endpoint,))) as primary:
-            async with asyncio.TaskGroup() as group:
-                for name in names:
-                    group.create_task(one(primary, name))
+        alone = replace(client.settings, addresses=(endpoint,))
+        async with Client(settings=alone) as primary, asyncio.TaskGroup() as group:
+            for name in names:
+                group.create_task(one(primary, name))
     for journal in journals:
         if journal.spec.name not in heads:
             await one(client, journal.spec.name)

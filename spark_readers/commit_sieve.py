@@ -60,13 +60,7 @@ class CommitSieve(Generic[T]):
                 return
             producer = self._producers[producer_id] = _Producer(clock - 1, clock - 1)
         if flags == _CONTINUE:
-            if clock > producer.max_clock:
-                producer.max_clock = clock
-                if producer.fate is None:
-                    producer.waiting.append((clock, message, size))
-                    self.waiting_size += size
-                elif clock <= producer.fate:
-                    delivered.append(message)
+            self._continue(producer, clock, message, delivered, size)
         elif flags == _ACK:
             self._close(producer, clock if clock > producer.last_ack else DROPPED, delivered)
             producer.last_ack = producer.max_clock = clock
@@ -75,6 +69,16 @@ class CommitSieve(Generic[T]):
             producer.last_ack = producer.max_clock = clock
             if not self._replays:
                 delivered.append(message)
+
+    def _continue(self, producer: _Producer[T], clock: int, message: T, delivered: list[T], size: int) -> None:
+        if clock <= producer.max_clock:
+            return
+        producer.max_clock = clock
+        if producer.fate is None:
+            producer.waiting.append((clock, message, size))
+            self.waiting_size += size
+        elif clock <= producer.fate:
+            delivered.append(message)
 
     def settle(self, settlement: Settlement, delivered: list[T]) -> None:
         """Nothing more waits: the fate of every open transaction is given, and what is not in it is withheld."""

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from protocol.codec import CompressionCodec
 from protocol.fragment import NO_SUM, Fragment
@@ -126,11 +126,10 @@ def _packed(piece: Piece, texts: dict[str, int]) -> bytes:
     )
 
 
-def _unpacked(journal: str, fields: tuple[int, ...], texts: Sequence[str]) -> Piece:
-    begin, end, *bounds, digest, codec, emits, mod_time, store, postfix = fields
+def _unpacked(journal: str, fields: tuple[Any, ...], texts: Sequence[str]) -> Piece:
+    of_begin, of_end, begin, end, first, last, digest, codec, emits, mod_time, store, postfix = fields
     fragment = None
     if codec:
-        fragment = Fragment(
-            journal, begin, end, digest, CompressionCodec(codec), texts[store], mod_time, texts[postfix]
-        )  # type: ignore[arg-type]
-    return Piece(fragment, *bounds, emits=bool(emits))
+        kind = CompressionCodec(codec)
+        fragment = Fragment(journal, of_begin, of_end, digest, kind, texts[store], mod_time, texts[postfix])
+    return Piece(fragment, begin, end, first, last, bool(emits))

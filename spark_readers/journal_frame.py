@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -111,10 +112,8 @@ def _schema(options: ReadOptions, columns: Columns | None) -> StructType | None:
     if isinstance(columns, str):
         columns = [columns]
     if any(re.search(r"\s", column.strip()) for column in columns):
-        return StructType.fromDDL(", ".join(columns))
-    known = {
-        field["name"]: field for field in schema_of(replace(options, include_metadata=True))["fields"]
-    }
+        return cast(StructType, StructType.fromDDL(", ".join(columns)))
+    known = {field["name"]: field for field in schema_of(replace(options, include_metadata=True))["fields"]}
     for column in columns:
         if column not in known:
             raise ValidationError(f"no record has a field {column!r}: known are {', '.join(known)}", "columns")
@@ -145,7 +144,13 @@ def _native_paths(options: ReadOptions) -> list[str] | None:
             if not piece.emits or piece.begin != piece.first:
                 continue
             path = access.local_path(of)
-            if path is None or _GLOB(str(path)) or len(paths) >= NATIVE_FILES_MAX or not path.exists() or not looks_whole(of, path):
+            if (
+                path is None
+                or _GLOB(str(path))
+                or len(paths) >= NATIVE_FILES_MAX
+                or not path.exists()
+                or not looks_whole(of, path)
+            ):
                 return None
             paths.append(f"file://{path}")
     return paths or None

@@ -8,7 +8,7 @@ end, and so neither has it twice.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 from consumer.message.csv_framing import CsvDecoder
@@ -37,58 +37,42 @@ def line_batches(content: Iterable[bytes], at: int, end: int, *, aligned: bool =
     """Lines that begin before `end`. The content begins at `at`; unless it is `aligned`, one byte before that is given
     as well, and what comes before the first newline is skipped."""
     if not aligned:
-        at -= 1
+        at, content = _next_line(content, at - 1)
     rest = b""
     for chunk in content:
-        if not aligned:
-            newline = chunk.find(b"\n")
-            if newline < 0:
-                at += len(chunk)
-                if at >= end:
-                    return
-                continue
-            at += newline + 1
-            if at >= end:
-                return
-            chunk = chunk[newline + 1 :]
-            aligned = True
-        data = rest + chunk if rest else chunk
-        if len(data) < BATCH_BYTES:
-            rest = data
-            continue
-        last = data.rfind(b"\n") + 1
-        if not last:
-            if len(data) > FRAME_BYTES_MAX:
-                raise PartialMessageError(f"a line that begins at {at} is over the limit of {FRAME_BYTES_MAX} bytes")
-            rest = data
-            continue
-        rest = data[last:]
-        batch = _lines(data[:last], at, end)
-        at += last
-        if batch.payloads:
-            yield batch
         if at >= end:
             return
-    if rest:
-        if not rest.endswith(b"\n"):
-            last = rest.rfind(b"\n") + 1
-            if at + last < end:
-                if last:
-                    yield _lines(rest[:last], at, end)
-                raise PartialMessageError(f"no newline ends the line that begins at offset {at + last}")
-            rest = rest[:last]
-        if rest and at < end:
-            yield _lines(rest, at, end)
+        data = rest + chunk if rest else chunk
+        last = data.rfind(b"\n") + 1 if len(data) >= BATCH_BYTES else 0
+        rest = data[last:]
+        if last:
+            yield _lines(data[:last], at, end)
+            at += last
+        elif len(data) > FRAME_BYTES_MAX:
+            raise PartialMessageError(f"a line that begins at {at} is over the limit of {FRAME_BYTES_MAX} bytes")
+    last = rest.rfind(b"\n") + 1
+    if last and at < end:
+        yield _lines(rest[:last], at, end)
+    if last < len(rest) and at + last < end:
+        raise PartialMessageError(f"no newline ends the line that begins at offset {at + last}")
+
+
+def _next_line(content: Iterable[bytes], at: int) -> tuple[int, Iterable[bytes]]:
+    """Where the first line after a newline begins, and the content from there."""
+    chunks = iter(content)
+    for chunk in chunks:
+        newline = chunk.find(b"\n")
+        if newline >= 0:
+            return at + newline + 1, chain((chunk[newline + 1 :],), chunks)
+        at += len(chunk)
+    return at, ()
 
 
 def _lines(data: bytes, at: int, end: int) -> MessageBatch:
     """Of whole lines. Those that begin at `end` or later are left out."""
     if at + len(data) > end:
-        # The newline that ends the last line which begins before `end`.
-        newline = data.find(b"\n", max(end - at - 1, 0))
-        if at >= end:
-            return MessageBatch((), (), at)
-        data = data[: newline + 1]
+        # Up to the newline that ends the last line which begins before `end`.
+        data = data[: data.find(b"\n", end - at - 1) + 1]
     lines = data.split(b"\n")
     lines.pop()
     begins = list(accumulate(map(_one_more, map(len, lines)), initial=at))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from consumer.message.message_uuid import MessageUUID, parse_bytes
@@ -28,6 +28,7 @@ _TYPES = {
     FieldDescriptor.CPPTYPE_STRING: "string",
 }
 _DEPTH_MAX = 16
+# What the library's types say of descriptors depends on which of its implementations is loaded, so they are `Any`.
 
 
 @lru_cache(maxsize=8)
@@ -40,9 +41,9 @@ def message_class(descriptor_file: str, message_name: str) -> type[Message]:
         ) from error
     pool = descriptor_pool.DescriptorPool()
     for file in files.file:
-        pool.Add(file)  # type: ignore[no-untyped-call]
+        pool.Add(file)
     try:
-        return message_factory.GetMessageClass(pool.FindMessageTypeByName(message_name))  # type: ignore[no-any-return, no-untyped-call]
+        return message_factory.GetMessageClass(pool.FindMessageTypeByName(message_name))
     except KeyError:
         known = [f"{file.package}.{of.name}".lstrip(".") for file in files.file for of in file.message_type]
         raise ValidationError(
@@ -55,7 +56,7 @@ def proto_schema(kind: type[Message]) -> dict[str, Any]:
     return _struct(kind.DESCRIPTOR, 0)
 
 
-def _struct(of: Descriptor, depth: int) -> dict[str, Any]:
+def _struct(of: Any, depth: int) -> dict[str, Any]:
     if depth > _DEPTH_MAX:
         raise ValidationError(f"{of.full_name} nests itself, which a table cannot: give a schema", "messageName")
     return {"type": "struct", "fields": [_named(field.name, _field(field, depth)) for field in of.fields]}
@@ -65,7 +66,7 @@ def _named(name: str, kind: Any) -> dict[str, Any]:
     return {"name": name, "type": kind, "nullable": True, "metadata": {}}
 
 
-def _field(field: FieldDescriptor, depth: int) -> Any:
+def _field(field: Any, depth: int) -> Any:
     if _is_map(field):
         key, value = field.message_type.fields
         return {
@@ -79,18 +80,18 @@ def _field(field: FieldDescriptor, depth: int) -> Any:
     return _single(field, depth)
 
 
-def _single(field: FieldDescriptor, depth: int) -> Any:
+def _single(field: Any, depth: int) -> Any:
     if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
         return _struct(field.message_type, depth + 1)
     return "binary" if field.type == FieldDescriptor.TYPE_BYTES else _TYPES[field.cpp_type]
 
 
-def _is_map(field: FieldDescriptor) -> bool:
+def _is_map(field: Any) -> bool:
     of = field.message_type
-    return of is not None and of.GetOptions().map_entry
+    return of is not None and bool(of.GetOptions().map_entry)
 
 
-def plain(message: Message, names: Sequence[str] | None = None) -> dict[str, Any]:
+def plain(message: Message, names: Collection[str] | None = None) -> dict[str, Any]:
     """A message as dicts and lists, fields that are not set and have presence as None."""
     found = {}
     for field in message.DESCRIPTOR.fields:
@@ -99,7 +100,7 @@ def plain(message: Message, names: Sequence[str] | None = None) -> dict[str, Any
     return found
 
 
-def _value(message: Message, field: FieldDescriptor) -> Any:
+def _value(message: Message, field: Any) -> Any:
     if field.has_presence and not message.HasField(field.name):
         return None
     value = getattr(message, field.name)
@@ -111,7 +112,7 @@ def _value(message: Message, field: FieldDescriptor) -> Any:
     return _one(field, value)
 
 
-def _one(field: FieldDescriptor, value: Any) -> Any:
+def _one(field: Any, value: Any) -> Any:
     if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
         return plain(value)
     if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:

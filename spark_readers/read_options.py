@@ -128,14 +128,14 @@ def _parsed(given: Mapping[str, str]) -> ReadOptions:
             "broker",
         )
     framing = _of(Framing, "framing", given.get("framing", "lines"))
-    if framing is Framing.BYTES and _text("isolation", given.get("isolation", "")).lower() == "read_committed":
+    if framing is Framing.BYTES and given.get("isolation", "").strip().lower() == "read_committed":
         raise ValidationError("bytes have no messages to sequence: expected read_uncommitted, or nothing", "isolation")
     options = ReadOptions(
         broker,
         path and _store_url(path),
         _journals(given, bool(broker)),
-        read("startingOffsets", _offsets, Bound.EARLIEST),
-        read("endingOffsets", _offsets, Bound.LATEST),
+        _offsets("startingOffsets", given.get("startingOffsets", "earliest")),
+        _offsets("endingOffsets", given.get("endingOffsets", "latest")),
         read("startingTimestamp", _timestamp, None),
         read("endingTimestamp", _timestamp, None),
         framing,
@@ -208,30 +208,38 @@ def _journals(given: Mapping[str, str], has_broker: bool) -> JournalChoice:
                 "journal",
             )
         return JournalChoice()
-    name, text = chosen[0], given[chosen[0]].strip()
-    match name:
-        case "journal" | "journals":
-            names = (text,) if name == "journal" else _names(text)
-            for one in names:
-                try:
-                    check_journal(one)
-                except ValidationError as error:
-                    raise ValidationError(str(error), name) from None
-            return JournalChoice(names=tuple(sorted(set(names))))
-        case "journalPattern":
-            try:
-                re.compile(text)
-            except re.error as error:
-                raise ValidationError(f"expected a regular expression: {error}", name) from None
-            return JournalChoice(pattern=text)
-        case _:
-            if not has_broker:
-                raise ValidationError("labels are known to brokers alone: use journalPattern with a path", name)
-            try:
-                LabelSelector.parse(text)
-            except ValidationError as error:
-                raise ValidationError(str(error), name) from None
-            return JournalChoice(selector=text)
+    return _CHOICES[chosen[0]](chosen[0], given[chosen[0]].strip(), has_broker)
+
+
+def _by_names(name: str, text: str, _: bool) -> JournalChoice:
+    names = (text,) if name == "journal" else _names(text)
+    for one in names:
+        try:
+            check_journal(one)
+        except ValidationError as error:
+            raise ValidationError(str(error), name) from None
+    return JournalChoice(names=tuple(sorted(set(names))))
+
+
+def _by_pattern(name: str, text: str, _: bool) -> JournalChoice:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValidationError(f"expected a regular expression: {error}", name) from None
+    return JournalChoice(pattern=text)
+
+
+def _by_selector(name: str, text: str, has_broker: bool) -> JournalChoice:
+    if not has_broker:
+        raise ValidationError("labels are known to brokers alone: use journalPattern with a path", name)
+    try:
+        LabelSelector.parse(text)
+    except ValidationError as error:
+        raise ValidationError(str(error), name) from None
+    return JournalChoice(selector=text)
+
+
+_CHOICES = {"journal": _by_names, "journals": _by_names, "journalPattern": _by_pattern, "selector": _by_selector}
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -302,16 +310,10 @@ def _size(name: str, text: str) -> int:
 
 
 def _flag(name: str, text: str) -> bool:
-    match _text(name, text).lower():
-        case "true":
-            return True
-        case "false":
-            return False
-    raise ValidationError("expected true or false", name)
-
-
-def _text(_: str, text: str) -> str:
-    return text.strip()
+    word = text.strip().lower()
+    if word not in ("true", "false"):
+        raise ValidationError("expected true or false", name)
+    return word == "true"
 
 
 def _of(kind: type[_E], name: str, text: str) -> _E:

@@ -1,4 +1,4 @@
-"""RowBuffer: messages collected until they are worth a batch of Arrow, with the columns that tell where they are from."""
+"""RowBuffer: messages, collected until they are worth a batch of Arrow, and columns that tell where they are from."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,7 +51,7 @@ def sequenced(messages: list[MessageUUID]) -> set[int]:
 def cut(messages: list[MessageUUID], cuts: list[int]) -> list[list[tuple[int, MessageUUID]]]:
     numbered = list(enumerate(messages))
     bounds = sorted({0, len(messages), *(min(at, len(messages)) for at in cuts)})
-    return [numbered[begin:end] for begin, end in zip(bounds, bounds[1:], strict=False)]
+    return [numbered[begin:end] for begin, end in pairwise(bounds)]
 
 
 def of_part(part: list[tuple[int, MessageUUID]]) -> list[tuple[MessageUUID | None, int]]:
