@@ -48,22 +48,11 @@ def piece_messages(
         aligned = True
     if at >= end:
         return
-    source = (
-        access.fresh(journal, at, last)
-        if of is None
-        # To look for where a message begins, the byte before is needed.
-        else access.content(of, at if aligned or framing is Framing.BYTES else at - 1, last)
-    )
+    # To look for where a message begins, the byte before is needed; bytes are cut anywhere.
+    first, last = (at, end) if framing is Framing.BYTES else (at if aligned else at - 1, last)
+    source = access.fresh(journal, first, last) if of is None else access.content(of, first, last)
     try:
-        match framing:
-            case Framing.BYTES:
-                yield from _chunks(source, at, end)
-            case Framing.CSV:
-                yield from frame_batches(source, at, CsvDecoder(at))
-            case Framing.FIXED:
-                yield from frame_batches(source, at, FixedDecoder(at))
-            case _:
-                yield from line_batches(source, at, end, aligned=aligned)
+        yield from _batches(framing, source, at, end, aligned)
     except CorruptError as error:
         if journal in str(error):
             raise
@@ -71,13 +60,22 @@ def piece_messages(
         raise type(error)(f"{place}: {error}") from error
 
 
-def _chunks(source: Iterator[bytes], at: int, end: int) -> Iterator[MessageBatch]:
+def _batches(framing: Framing, source: Iterator[bytes], at: int, end: int, aligned: bool) -> Iterator[MessageBatch]:
+    match framing:
+        case Framing.BYTES:
+            return _chunks(source, at)
+        case Framing.CSV:
+            return frame_batches(source, at, CsvDecoder(at))
+        case Framing.FIXED:
+            return frame_batches(source, at, FixedDecoder(at))
+        case Framing.LINES | Framing.JSON:
+            return line_batches(source, at, end, aligned=aligned)
+
+
+def _chunks(source: Iterator[bytes], at: int) -> Iterator[MessageBatch]:
     for chunk in source:
-        wanted = chunk[: end - at]
-        yield MessageBatch((wanted,), (at,), at + len(wanted))
-        at += len(wanted)
-        if at >= end:
-            return
+        yield MessageBatch((chunk,), (at,), at + len(chunk))
+        at += len(chunk)
 
 
 def _snapped(table: SeekTable | None, base: int, offset: int, piece: Piece) -> int:

@@ -166,8 +166,10 @@ def _check_together(options: ReadOptions, given: Mapping[str, str]) -> None:
         raise ValidationError(
             "protobuf messages are in frames of fixed headers: set framing to fixed", "descriptorFile"
         )
-    if "uuidField" in given and options.framing is not Framing.JSON:
-        raise ValidationError("only JSON records have fields: set framing to json, or leave it out", "uuidField")
+    if "uuidField" in given and options.framing is not Framing.JSON and not options.descriptor_file:
+        raise ValidationError(
+            "only JSON records and protobuf messages have fields: set framing to json, or leave it out", "uuidField"
+        )
     for offsets, time, name in (
         (given.get("startingOffsets"), options.starting_s, "startingTimestamp"),
         (given.get("endingOffsets"), options.ending_s, "endingTimestamp"),
