@@ -91,6 +91,20 @@ class FragmentAccess:
             if reader.offset != end:
                 raise DataLossError(f"{journal}: brokers have nothing at {reader.offset}, and had up to {end} before")
 
+    def close(self) -> None:
+        """What it has opened. The loop of the process goes on."""
+
+        async def closed() -> None:
+            await self._stores.close()
+            if self._urls is not None:
+                await self._urls.close()
+            if self._signer is not None:
+                await self._signer.__aexit__(None, None, None)
+
+        self._loop.run(closed())
+        if self._client is not None:
+            self._client.close()
+
     def local_path(self, of: Fragment) -> Path | None:
         """Where this process may open the object itself."""
         if not self._file_root or not of.backing_store.startswith("file:"):
@@ -224,8 +238,13 @@ _OF_PROCESS: dict[tuple[int, str, str, str], FragmentAccess] = {}
 def fragment_access(options: ReadOptions) -> FragmentAccess:
     """Kept for the process, which Spark uses for many tasks: connections are worth keeping."""
     key = (os.getpid(), options.broker, options.path, options.file_root)
-    if key not in _OF_PROCESS:
-        while len(_OF_PROCESS) >= ACCESSES_MAX:
-            del _OF_PROCESS[next(iter(_OF_PROCESS))]
-        _OF_PROCESS[key] = FragmentAccess(options)
-    return _OF_PROCESS[key]
+    access = _OF_PROCESS.pop(key, None) or FragmentAccess(options)
+    # The one used last is the last to go.
+    _OF_PROCESS[key] = access
+    while len(_OF_PROCESS) > ACCESSES_MAX:
+        oldest = next(iter(_OF_PROCESS))
+        dropped = _OF_PROCESS.pop(oldest)
+        # Of the process this one was forked from there is nothing to close here.
+        if oldest[0] == os.getpid():
+            dropped.close()
+    return access

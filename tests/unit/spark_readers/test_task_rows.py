@@ -201,16 +201,16 @@ def test_csv_records_are_cast_and_follow_the_mode(tmp_path: Path) -> None:
 def test_protobuf_messages_are_columns_and_sequenced_by_their_uuid(tmp_path: Path) -> None:
     files = descriptor_pb2.FileDescriptorSet()
     message = files.file.add(name="order.proto", package="test", syntax="proto3").message_type.add(name="Order")
-    for number, (name, kind) in enumerate((("uuid", 12), ("amount", 1), ("note", 9), ("count", 4)), 1):
-        message.field.add(name=name, number=number, type=kind, label=1)
+    for number, (name, of_type) in enumerate((("uuid", 12), ("amount", 1), ("note", 9), ("count", 4)), 1):
+        message.field.add(name=name, number=number, type=of_type, label=1)
     descriptor = tmp_path / "orders.pb"
     descriptor.write_bytes(files.SerializeToString())
-    kind = message_class(str(descriptor), "test.Order")
+    kind: Any = message_class(str(descriptor), "test.Order")
     uuids = [
         build(b"\x01aaaaa", clock_at(1_700_000_000_000_000_000) + 16 * at, flags).bytes
         for at, flags in enumerate((0, 1, 1, 2, 1))
     ]
-    payloads = [kind(uuid=uuid, amount=at, note="hi", count=1).SerializeToString() for at, uuid in enumerate(uuids)]  # type: ignore[call-arg]
+    payloads = [kind(uuid=uuid, amount=at, note="hi", count=1).SerializeToString() for at, uuid in enumerate(uuids)]
     put(tmp_path / "store", JOURNAL, 0, [fixed_framing.encode(payload) for payload in payloads])
     options = options_of(
         path=tmp_path / "store", framing="fixed", descriptorFile=descriptor, messageName="test.Order", uuidField="uuid"
