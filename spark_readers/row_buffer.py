@@ -36,11 +36,8 @@ class Place(NamedTuple):
     emits: bool = True
 
 
-class Message(NamedTuple):
-    begin: int
-    payload: bytes
-    uuid: MessageUUID | None
-    place: Place
+Message = tuple[int, bytes, MessageUUID | None, Place]
+"""Where it begins, its payload, its UUID, and where it is from. A plain tuple, as there is one for each message."""
 
 
 class RowBuffer:

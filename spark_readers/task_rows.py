@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import nullcontext
+from itertools import groupby
 
 import duckdb
 import pyarrow as pa
@@ -92,14 +93,14 @@ class _TaskReader:
 
     def _committed(self, run: Run) -> Iterator[pa.RecordBatch]:
         sieve = CommitSieve[Message](run.stretch.carry, run.stretch.settlement, run.replays)
+        take = sieve.take
         delivered: list[Message] = []
         for piece in run.pieces:
             place = _place(run, piece)
             for batch in self._messages(run, piece):
                 uuids = self._extract(list(batch.payloads))
                 for begin, payload, uuid in zip(batch.begins, batch.payloads, uuids, strict=True):
-                    message = Message(begin, payload, uuid, place)
-                    sieve.take(uuid, message, delivered, len(payload))
+                    take(uuid, (begin, payload, uuid, place), delivered, len(payload))
                 if sieve.waiting_size > WAITING_BYTES_MAX:
                     self._look_ahead(run, batch.end, sieve, delivered)
                 yield from self._delivered(delivered)
@@ -107,15 +108,9 @@ class _TaskReader:
         yield from self._delivered(delivered)
 
     def _delivered(self, delivered: list[Message]) -> Iterator[pa.RecordBatch]:
-        at = 0
-        while at < len(delivered):
-            place = delivered[at].place
-            begin = at
-            while at < len(delivered) and delivered[at].place is place:
-                at += 1
-            part = delivered[begin:at]
+        for _, part in groupby(delivered, key=_identity_of_place):
+            begins, payloads, uuids, (place, *_) = zip(*part, strict=True)
             if place.emits:
-                begins, payloads, uuids, _ = zip(*part, strict=True)
                 self._buffer.add(payloads, begins, uuids if self._wants_uuids else (), place)
                 yield from self._full()
         delivered.clear()
@@ -184,6 +179,10 @@ class _TaskReader:
 
 
 _DUCKDB_CODECS = (CompressionCodec.NONE, CompressionCodec.GZIP, CompressionCodec.ZSTANDARD)
+
+
+def _identity_of_place(message: Message) -> int:
+    return id(message[3])
 
 
 def _place(run: Run, piece: Piece) -> Place:

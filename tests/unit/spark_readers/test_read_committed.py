@@ -9,10 +9,11 @@ import pyarrow as pa
 import pytest
 
 import spark_readers.task_rows
-from consumer.message.message_uuid import Flags, MessageUUID
+from consumer.message.message_uuid import Flags, MessageUUID, parse_text
 from protocol.codec import CompressionCodec
 from spark_readers.clock_summary import ProducerCarry
 from spark_readers.commit_sieve import sieved
+from spark_readers.uuid_extract import json_extractor, parsed_uuid
 from tests.support.fragment_bag import options_of, put, rows_of
 from tests.support.golden import Case, case_id, cases
 
@@ -118,3 +119,29 @@ def test_where_narrows_rows_down_but_not_what_commits_them(tmp_path: Path) -> No
     where = json.dumps({"date": "2026-11-16"})
     rows = rows_of(options_of(path=tmp_path, framing="json", where=where), NUMBERS)
     assert [row["n"] for row in rows] == [0, 1]
+
+
+def test_a_uuid_is_found_wherever_it_is_and_however_it_is_written() -> None:
+    extract = json_extractor(("_meta", "uuid"))
+    text = "83fc2f95-cc5f-11e9-8401-0b1122334455"
+    known = parse_text(text)
+    forms = [text, text.upper(), "{" + text + "}", text.replace("-", ""), text]
+    assert extract([json.dumps({"a": [1], "_meta": {"uuid": form}}).encode() for form in forms]) == [known] * 5
+    nothing = [
+        b"{}",
+        b"",
+        b"[1]",
+        b'{"_meta":null}',
+        b'{"_meta":{"uuid":null}}',
+        b'{"_meta":{"uuid":7}}',
+        b'{"_meta":7}',
+    ]
+    assert extract(nothing) == [None] * len(nothing)
+    for spoilt in (
+        "83fc2f9 -cc5f-11e9-8401-0b1122334455",
+        "83fc2f95-cc5f-11e9-8401-0b112233445",
+        text[:-1] + "g",
+        "x" * 18 + text[18:],
+    ):
+        assert parsed_uuid(spoilt) is None
+    assert parsed_uuid(text) == known
