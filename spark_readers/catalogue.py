@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from broker.client.client import Client
 from broker.client.listing import ListedJournal
@@ -24,7 +25,7 @@ from protocol.label import LabelSet
 from spark_readers.fragment_access import client_settings
 from spark_readers.fragment_table import FragmentTable
 from spark_readers.loop_thread import LoopThread
-from spark_readers.read_options import JournalChoice, ReadOptions
+from spark_readers.read_options import Bound, JournalChoice, ReadOptions
 from spark_readers.scan_plan import JournalState
 
 log = logging.getLogger(__name__)
@@ -54,10 +55,15 @@ class CataloguedJournal:
 def catalogue(options: ReadOptions, loop: LoopThread, environ: dict[str, str]) -> Iterator[CataloguedJournal]:
     """Every journal that was asked for, in the order of names. One that was named and is not there is an error."""
     found = loop.run(_of_brokers(options) if options.broker else _of_store(options, environ))
-    missing = sorted(set(options.journals.names) - found.keys())
-    if missing:
-        where = "the brokers have" if options.broker else "the store has fragments of"
-        raise ValidationError(f"{where} no journal {missing[0]!r}: check its name", "journal")
+    for option, names in (
+        ("journal", options.journals.names),
+        ("startingOffsets", options.starting),
+        ("endingOffsets", options.ending),
+    ):
+        missing = sorted(set() if isinstance(names, Bound) else set(names) - found.keys())
+        if missing:
+            where = "the brokers have" if options.broker else "the store has fragments of"
+            raise ValidationError(f"{where} no journal {missing[0]!r} that was chosen: check its name", option)
     for name in sorted(found):
         # Given away one by one, so that what was planned already takes no more room.
         yield found.pop(name)
@@ -129,8 +135,6 @@ async def _write_heads(client: Client, journals: Sequence[ListedJournal]) -> dic
 
 
 async def _of_store(options: ReadOptions, environ: dict[str, str]) -> dict[str, CataloguedJournal]:
-    from pathlib import Path
-
     stores = OpenStores(StoreSettings(file_root=Path("/"), environ=environ))
     try:
         store = await stores.open(options.path)

@@ -117,10 +117,10 @@ class FragmentAccess:
         return Path(path)
 
     def packed(self, of: Fragment) -> Iterator[bytes]:
-        """The object as it is stored."""
+        """The object as it is stored, at the first attempt or not at all."""
 
         async def chunks() -> AsyncGenerator[bytes, None]:
-            source = await self._source(of, of.begin)
+            source = await self._source(of)
             async with aclosing(source.open(0, None)) as stream:
                 async for chunk in stream:
                     yield chunk
@@ -138,7 +138,7 @@ class FragmentAccess:
 
         async def found() -> SeekTable | None:
             try:
-                return await seek_table(of, await self._source(of, of.begin))
+                return await seek_table(of, await self._source(of))
             except BlobNotFoundError as error:
                 raise _vanished(of) from error
 
@@ -174,10 +174,14 @@ class FragmentAccess:
                     raise UnavailableError(f"{object_name(of)}: {error}") from error
                 await asyncio.sleep(PAUSE_S * 2**attempts)
 
-    async def _source(self, of: Fragment, offset: int) -> ByteSource:
-        if self._options.broker:
-            return (await self._signed(of, offset))[1]
-        return await self._stored(of)
+    async def _source(self, of: Fragment) -> ByteSource:
+        """Of this very fragment: one that has taken its place has other frames, and begins elsewhere."""
+        if not self._options.broker:
+            return await self._stored(of)
+        found, source = await self._signed(of, of.begin)
+        if (found.begin, found.end, found.codec) != (of.begin, of.end, of.codec):
+            raise DataLossError(f"{object_name(of)} was replaced by another fragment meanwhile: run the query again")
+        return source
 
     async def _stored(self, of: Fragment) -> ByteSource:
         return StoredObject(await self._stores.open(of.backing_store), of.content_path)

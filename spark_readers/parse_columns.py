@@ -143,8 +143,7 @@ def _parse_json(payloads: Sequence[bytes], schema: pa.Schema, mode: Mode) -> Par
         # What has no type is no JSON at all; and only what is an object can be asked for its fields.
         wrong = f"CASE WHEN coalesce(try(json_type(line)), '') <> 'OBJECT' THEN true ELSE {_any(mismatches)} END"
         query = f"SELECT *, {wrong} AS malformed FROM ({query})"
-        columns.append("malformed")
-    columns += ["n", "line"]
+        columns += ["malformed", "n", "line"]
     lines = pa.table({"line": texts(payloads), "n": pa.array(range(len(payloads)), pa.int64())})
     found = _queried(f"SELECT {', '.join(columns)} FROM ({query})", lines)
     return _by_mode(found, data, schema, mode, checks, wants_record)

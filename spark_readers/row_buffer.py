@@ -11,8 +11,9 @@ from consumer.message.message_uuid import MessageUUID, unix_nanos_of
 from spark_readers.parse_columns import MalformedRecordError, Parsed, conformed, parse
 from spark_readers.read_options import Framing, ReadOptions
 
-BATCH_BYTES = 4 << 20
-BATCH_ROWS = 65_536
+BATCH_BYTES = 8 << 20
+"""A query of DuckDB costs milliseconds before its first row, so a batch is worth some."""
+BATCH_ROWS = 131_072
 
 METADATA = {
     "_journal": "string",

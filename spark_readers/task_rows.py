@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack
 from itertools import groupby
 
 import duckdb
 import pyarrow as pa
 
 from protocol.codec import CompressionCodec
-from protocol.errors import CorruptError, UnavailableError
+from protocol.errors import CorruptError, GazetteError, UnavailableError
 from spark_readers.clock_summary import settlement
 from spark_readers.commit_sieve import CommitSieve
 from spark_readers.fragment_access import FragmentAccess, fragment_access, object_name
@@ -159,13 +159,14 @@ class _TaskReader:
     def _from_file(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         of = piece.fragment
         assert of is not None
-        path = self._access.local_path(of)
-        with nullcontext(path) if path is not None else local_copy(self._access.packed(of)) as file:
+        with ExitStack() as stack:
+            path = self._access.local_path(of)
             try:
+                file = path or stack.enter_context(local_copy(self._access.packed(of)))
                 is_whole = looks_whole(of, file)
-            except FileNotFoundError:
-                is_whole = False
-            if is_whole:
+            except (OSError, GazetteError):
+                file, is_whole = None, False
+            if file is not None and is_whole:
                 try:
                     yield from read_json_file(str(file), of.codec.suffix, self._schema)
                 except duckdb.Error as error:

@@ -251,3 +251,9 @@ def test_what_was_cut_short_is_told_from_the_outside(tmp_path: Path) -> None:
 def test_copies_of_objects_are_on_a_disk() -> None:
     assert local_folder({"SPARK_LOCAL_DIRS": "/tmp"}, "tmpfs /tmp tmpfs rw 0 0\n") == "/var/tmp"
     assert local_folder({"SPARK_LOCAL_DIRS": "/tmp"}, "/dev/vda / ext4 rw 0 0\n") == "/tmp"
+
+
+def test_offsets_of_a_journal_that_is_not_read_are_a_mistake(tmp_path: Path) -> None:
+    put(tmp_path, JOURNAL, 0, [b"one\n"])
+    with pytest.raises(ValidationError, match="startingOffsets"):
+        rows_of(options_of(path=tmp_path, startingOffsets='{"acme/order": 0}'))
