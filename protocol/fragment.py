@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from protocol.codec import CompressionCodec
 from protocol.errors import ValidationError, checked
@@ -62,8 +63,7 @@ class Fragment:
         folder, slash, name = path.rpartition("/")
         if slash and folder in ("", "."):
             raise ValidationError("a listed path must not begin with a slash or a dot", "Fragment.PathPostfix")
-        checked("Fragment.PathPostfix", check_path_component, folder, *POSTFIX_BYTES)
-        checked("Fragment.Journal", check_journal, journal)
+        _check_place(journal, folder)
         found = _CONTENT_NAME(name)
         if found is None:
             raise ValidationError(f"not the name of a fragment: {name[:128]!r}", "Fragment")
@@ -98,6 +98,13 @@ class Fragment:
             mod_time=self.mod_time,
             path_postfix=self.path_postfix,
         )
+
+
+# A listing has thousands of fragments in a folder. Names are short, so the cache is small.
+@lru_cache(maxsize=1024)
+def _check_place(journal: str, folder: str) -> None:
+    checked("Fragment.PathPostfix", check_path_component, folder, *POSTFIX_BYTES)
+    checked("Fragment.Journal", check_journal, journal)
 
 
 def sum_from_proto(message: pb.SHA1Sum) -> bytes:

@@ -1,0 +1,195 @@
+"""The journals of a scan and their fragments: as brokers tell, or from the listing of a store alone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from broker.client.client import Client
+from broker.client.listing import ListedJournal
+from broker.client.retrying_read import WRITE_HEAD
+from fragment.index_refresh import list_journal
+from fragment.remote_listing import RemoteListing
+from fragment.stores.blob_store import ListedObject
+from fragment.stores.bucket_store import BucketStore
+from fragment.stores.open_stores import OpenStores, StoreSettings
+from protocol.errors import ValidationError
+from protocol.identifier import check_journal
+from protocol.label import LabelSet
+from spark_readers.fragment_access import client_settings
+from spark_readers.fragment_table import FragmentTable
+from spark_readers.loop_thread import LoopThread
+from spark_readers.read_options import Bound, JournalChoice, ReadOptions
+from spark_readers.scan_plan import JournalState
+
+log = logging.getLogger(__name__)
+
+AT_ONCE_MAX = 16
+# Path keys that brokers add below a journal's folder. Others, such as region=eu, are parts of journals' names.
+_TIME_KEY = re.compile(r"(?:utc_?)?(?:date|year|month|day|hour|minute)=.*", re.I).fullmatch
+
+
+@dataclass(slots=True)
+class CataloguedJournal:
+    """A journal, with its fragments packed."""
+
+    fragments: FragmentTable
+    fresh: FragmentTable
+    write_head: int | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def state(self) -> JournalState:
+        """Unpacked, for as long as it is planned."""
+        return JournalState(
+            self.fragments.journal, list(self.fragments), list(self.fresh), self.write_head, self.labels
+        )
+
+
+def catalogue(options: ReadOptions, loop: LoopThread, environ: dict[str, str]) -> Iterator[CataloguedJournal]:
+    """Every journal that was asked for, in the order of names. One that was named and is not there is an error."""
+    found = loop.run(_of_brokers(options) if options.broker else _of_store(options, environ))
+    for option, names in (
+        ("journal", options.journals.names),
+        ("startingOffsets", options.starting),
+        ("endingOffsets", options.ending),
+    ):
+        missing = sorted(set() if isinstance(names, Bound) else set(names) - found.keys())
+        if missing:
+            where = "the brokers have" if options.broker else "the store has fragments of"
+            raise ValidationError(f"{where} no journal {missing[0]!r} that was chosen: check its name", option)
+    for name in sorted(found):
+        # Given away one by one, so that what was planned already takes no more room.
+        yield found.pop(name)
+
+
+async def _of_brokers(options: ReadOptions) -> dict[str, CataloguedJournal]:
+    async with Client(settings=client_settings(options)) as client:
+        listing = await client.list(_selector(options.journals))
+        listed = [journal for journal in listing if options.journals.matches(journal.spec.name)]
+        # Ends first: what is stored afterwards is in the listings as well, and what is not is read through brokers.
+        heads = await _write_heads(client, listed) if options.tail else {}
+        at_once = asyncio.Semaphore(AT_ONCE_MAX)
+        found: dict[str, CataloguedJournal] = {}
+
+        async def one(journal: ListedJournal) -> None:
+            name = journal.spec.name
+            async with at_once:
+                of = CataloguedJournal(FragmentTable(name), FragmentTable(name), heads.get(name), _labels(journal))
+                async with aclosing(client.fragments(name)) as fragments:
+                    async for one in fragments:
+                        (of.fragments if one.fragment.backing_store else of.fresh).extend((one.fragment,))
+                found[name] = of
+
+        async with asyncio.TaskGroup() as group:
+            for journal in listed:
+                group.create_task(one(journal))
+    return found
+
+
+def _selector(journals: JournalChoice) -> str:
+    if journals.selector:
+        return journals.selector
+    return ",".join(f"name={name}" for name in journals.names) if len(journals.names) == 1 else ""
+
+
+def _labels(journal: ListedJournal) -> dict[str, str]:
+    """Values of the same name with commas in between."""
+    labels: dict[str, list[str]] = defaultdict(list)
+    spec_labels: LabelSet = journal.spec.labels
+    for label in spec_labels:
+        labels[label.name].append(label.value)
+    return {name: ",".join(values) for name, values in labels.items()}
+
+
+async def _write_heads(client: Client, journals: Sequence[ListedJournal]) -> dict[str, int]:
+    """As the primaries know them: another member may not have been told of the latest appends yet."""
+    by_primary: dict[str, list[str]] = defaultdict(list)
+    for journal in journals:
+        route = journal.route
+        if route.primary is not None and route.endpoints:
+            by_primary[route.endpoints[route.primary]].append(journal.spec.name)
+    heads: dict[str, int] = {}
+    at_once = asyncio.Semaphore(AT_ONCE_MAX)
+
+    async def one(asked: Client, name: str) -> None:
+        async with at_once:
+            heads[name] = (await asked.read_metadata(name, WRITE_HEAD)).write_head
+
+    for endpoint, names in by_primary.items():
+        # To a client that knows no routes there is but this one.
+        alone = replace(client.settings, addresses=(endpoint,))
+        async with Client(settings=alone) as primary, asyncio.TaskGroup() as group:
+            for name in names:
+                group.create_task(one(primary, name))
+    for journal in journals:
+        if journal.spec.name not in heads:
+            await one(client, journal.spec.name)
+    return heads
+
+
+async def _of_store(options: ReadOptions, environ: dict[str, str]) -> dict[str, CataloguedJournal]:
+    stores = OpenStores(StoreSettings(file_root=Path("/"), environ=environ))
+    try:
+        store = await stores.open(options.path)
+        if options.journals.names:
+            listings = [await _named(name, options, store) for name in options.journals.names]
+            tables = {listing.journal: FragmentTable(listing.journal, listing.fragments) for listing in listings}
+        else:
+            tables = await _discovered(options, store)
+    finally:
+        await stores.close()
+    return {name: CataloguedJournal(table, FragmentTable(name)) for name, table in tables.items() if len(table)}
+
+
+async def _named(name: str, options: ReadOptions, store: BucketStore) -> RemoteListing:
+    return await list_journal(name, {options.path: store}, lambda: _nested(name, options.journals.names))
+
+
+def _nested(name: str, names: Sequence[str]) -> Sequence[str]:
+    return sorted(other for other in names if other.startswith(f"{name}/"))
+
+
+async def _discovered(options: ReadOptions, store: BucketStore) -> dict[str, FragmentTable]:
+    """Every folder with fragments is a journal, without the keys of time that brokers add to paths."""
+    journals: dict[str, str | None] = {}
+    tables: dict[str, FragmentTable] = {}
+    foreign = 0
+    async with aclosing(store.list("")) as batches:
+        async for batch in batches:
+            by_journal: dict[str, list[ListedObject]] = {}
+            for listed in batch:
+                folder = listed.path.rpartition("/")[0]
+                if folder not in journals:
+                    journals[folder] = _journal_of(folder, options.journals)
+                name = journals[folder]
+                if name is not None:
+                    by_journal.setdefault(name, []).append(listed._replace(path=listed.path[len(name) + 1 :]))
+            for name, objects in by_journal.items():
+                listing = RemoteListing(name)
+                listing.take(options.path, objects, ())
+                foreign += listing.foreign_count
+                if listing.fragments:
+                    tables.setdefault(name, FragmentTable(name)).extend(listing.fragments)
+            await asyncio.sleep(0)
+    if foreign:
+        log.info("objects that are no fragments were ignored", extra={"objects": foreign})
+    return tables
+
+
+def _journal_of(folder: str, choice: JournalChoice) -> str | None:
+    parts = folder.split("/")
+    while len(parts) > 1 and _TIME_KEY(parts[-1]):
+        parts.pop()
+    name = "/".join(parts)
+    try:
+        check_journal(name)
+    except ValidationError:
+        return None
+    return name if choice.matches(name) else None

@@ -1,0 +1,206 @@
+"""What a stretch of a journal does to its producers, in a few numbers each: read committed, by independent tasks.
+
+Whether a message is to be delivered depends on what its producer wrote before it, and on the first
+acknowledgement after it, which may be many fragments away. The ``Sequencer`` of ``consumer.message`` finds out by
+reading everything in order; tasks of a scan read at the same time. So each stretch is *summarised* by whoever can
+read it; the summaries are *carried* forward in the order of offsets, which tells each task the state of all
+producers where it begins; and *settled* backwards, which tells it what becomes of the transactions that are still
+open where it ends. With both, a ``Sieve`` gives the messages of one stretch that the Sequencer would deliver.
+
+Six numbers are enough, because an acknowledgement sets a producer's state whatever it was, and of messages outside
+of transactions only the largest Clock matters. A carry is a plain JSON value, so that a streaming query can keep
+it in its offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from consumer.message.message_uuid import Flags, MessageUUID
+
+_CONTINUE = int(Flags.CONTINUE_TXN)
+_ACK = int(Flags.ACK_TXN)
+
+DROPPED = 0
+"""A settlement: no message of the open transaction is ever delivered, as no Clock is below it."""
+
+
+class ProducerCarry(NamedTuple):
+    """Where a producer stands at an offset of a journal."""
+
+    last_ack: int
+    # The largest Clock seen; above `last_ack` only while a transaction is open.
+    max_clock: int
+    # No message of the open transaction begins before this; None if there is none.
+    begin: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.max_clock > self.last_ack
+
+
+Carry = Mapping[bytes, ProducerCarry]
+"""By producer, at one offset of one journal."""
+
+Settlement = Mapping[bytes, int]
+"""By producer with a transaction that is open at an offset: the Clock of the acknowledgement that commits it, or
+``DROPPED``. One that is not in it is not settled within what was read: its messages are withheld."""
+
+
+@dataclass(slots=True)
+class ProducerSummary:
+    """What one producer wrote within a stretch."""
+
+    # The Clock of its first message: what a producer never seen before is assumed to stand right before.
+    first: int
+    # Before the first ACK: the largest Clock outside of transactions, and the largest within one, in all and after
+    # the former; and where the first message of each begins.
+    outside: int = 0
+    pending: int = 0
+    pending_begin: int | None = None
+    renewed: int = 0
+    renewed_begin: int | None = None
+    # Its first ACK, if there is one, and where it stands after the last.
+    ack: int | None = None
+    after: ProducerCarry | None = None
+
+    def take(self, begin: int, clock: int, flags: int) -> None:
+        if self.after is not None:
+            self.after = _stepped(self.after, begin, clock, flags)
+            if flags == _ACK:
+                self.ack = self.ack if self.ack is not None else clock
+        elif flags == _ACK:
+            self.ack = clock
+            self.after = ProducerCarry(clock, clock)
+        elif flags == _CONTINUE:
+            self.pending = max(self.pending, clock)
+            if self.pending_begin is None:
+                self.pending_begin = begin
+            if clock > max(self.outside, self.renewed):
+                self.renewed = clock
+                if self.renewed_begin is None:
+                    self.renewed_begin = begin
+        elif clock > self.outside:
+            self.outside, self.renewed, self.renewed_begin = clock, 0, None
+
+    def applied(self, before: ProducerCarry | None) -> ProducerCarry:
+        """Where the producer stands after the stretch."""
+        if self.after is not None:
+            return self.after
+        before = before or ProducerCarry(self.first - 1, self.first - 1)
+        if self.outside > before.last_ack:
+            return ProducerCarry(self.outside, max(self.outside, self.renewed), self.renewed_begin)
+        largest = max(before.max_clock, self.pending)
+        if largest == before.last_ack:
+            return before
+        return ProducerCarry(before.last_ack, largest, before.begin if before.is_open else self.pending_begin)
+
+    def settled(self, before: ProducerCarry) -> int | None:
+        """What becomes of the transaction that was open before the stretch; None if that is not told within it."""
+        if self.outside > before.last_ack:
+            return DROPPED
+        if self.ack is None:
+            return None
+        return self.ack if self.ack > before.last_ack else DROPPED
+
+
+Summary = dict[bytes, ProducerSummary]
+"""Of a stretch, by producer."""
+
+
+def summarise(messages: Iterable[tuple[int, MessageUUID]]) -> Summary:
+    """`messages` are where each begins, and its UUID, in order. Those without a Clock do not take part."""
+    summary: Summary = {}
+    for begin, (producer, clock, flags) in messages:
+        if clock:
+            found = summary.get(producer)
+            if found is None:
+                found = summary[producer] = ProducerSummary(clock)
+            found.take(begin, clock, flags)
+    return summary
+
+
+def carried(carry: Carry, summary: Summary) -> dict[bytes, ProducerCarry]:
+    """The carry at the end of a stretch, by that at its begin."""
+    after = dict(carry)
+    for producer, of in summary.items():
+        after[producer] = of.applied(after.get(producer))
+    return after
+
+
+def settlement(carry: Carry, later: Sequence[Summary]) -> dict[bytes, int]:
+    """What becomes of the transactions that are open at `carry`, by the stretches that follow it, in order."""
+    settled = {}
+    for producer, state in carry.items():
+        if state.is_open:
+            for summary in later:
+                fate = summary[producer].settled(state) if producer in summary else None
+                if fate is not None:
+                    settled[producer] = fate
+                    break
+    return settled
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What a task has to know of the rest of the journal to judge messages of its own."""
+
+    carry: Carry = field(default_factory=dict)
+    settlement: Settlement = field(default_factory=dict)
+
+
+def stretches(carry: Carry, summaries: Sequence[Summary]) -> tuple[list[Stretch], dict[bytes, ProducerCarry]]:
+    """A Stretch for each of the summaries, which follow each other, and the carry at the end of the last."""
+    carries = [dict(carry)]
+    for summary in summaries:
+        carries.append(carried(carries[-1], summary))
+    # Backwards, the first event that settles a transaction depends on the state it was opened in, so what is kept
+    # by producer is the nearest stretches that have it, not their outcome.
+    found: list[Stretch] = []
+    following: dict[bytes, list[ProducerSummary]] = {}
+    for at in range(len(summaries) - 1, -1, -1):
+        after = carries[at + 1]
+        fates = {}
+        for producer, state in after.items():
+            if state.is_open and producer in following:
+                fate = _first_fate(state, following[producer])
+                if fate is not None:
+                    fates[producer] = fate
+        found.append(Stretch(carries[at], fates))
+        for producer, of in summaries[at].items():
+            following.setdefault(producer, []).append(of)
+    found.reverse()
+    return found, carries[-1]
+
+
+def _first_fate(state: ProducerCarry, following: list[ProducerSummary]) -> int | None:
+    for of in reversed(following):
+        fate = of.settled(state)
+        if fate is not None:
+            return fate
+    return None
+
+
+def _stepped(state: ProducerCarry, begin: int, clock: int, flags: int) -> ProducerCarry:
+    """A producer's state after one more message."""
+    if flags == _ACK:
+        return ProducerCarry(clock, clock)
+    if flags == _CONTINUE:
+        if clock <= state.max_clock:
+            return state
+        return ProducerCarry(state.last_ack, clock, begin if state.begin is None else state.begin)
+    return ProducerCarry(clock, clock) if clock > state.last_ack else state
+
+
+def carry_to_json(carry: Carry) -> dict[str, list[int | None]]:
+    """Clocks as numbers: JSON has 64-bit integers wherever Python writes and reads it."""
+    return {producer.hex(): [*state] for producer, state in sorted(carry.items())}
+
+
+def carry_from_json(value: Mapping[str, Sequence[int | None]]) -> dict[bytes, ProducerCarry]:
+    return {
+        bytes.fromhex(producer): ProducerCarry(last_ack or 0, max_clock or 0, begin)
+        for producer, (last_ack, max_clock, begin) in value.items()
+    }

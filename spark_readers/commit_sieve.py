@@ -1,0 +1,120 @@
+"""CommitSieve: of the messages of one stretch of a journal, those that a read-committed reader is given.
+
+Messages of a transaction wait for the acknowledgement that ends it. If it lies beyond the stretch, the settlement
+tells what it will be. Acknowledgements themselves are no data and are not delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Generic, TypeVar
+
+from consumer.message.message_uuid import Flags, MessageUUID
+from spark_readers.clock_summary import DROPPED, Carry, ProducerCarry, Settlement
+
+T = TypeVar("T")
+
+_CONTINUE = int(Flags.CONTINUE_TXN)
+_ACK = int(Flags.ACK_TXN)
+
+
+class _Producer(Generic[T]):
+    __slots__ = ("fate", "last_ack", "max_clock", "waiting")
+
+    def __init__(self, last_ack: int, max_clock: int) -> None:
+        self.last_ack = last_ack
+        self.max_clock = max_clock
+        # Messages whose fate is not known yet, with their Clocks; and the fate of the open transaction if it is.
+        self.waiting: list[tuple[int, T, int]] = []
+        self.fate: int | None = None
+
+
+class CommitSieve(Generic[T]):
+    """Fed every message in order. `T` is whatever the caller knows a message by.
+
+    With `replays`, it delivers nothing but messages of transactions that were open at the end of the stretch and
+    of producers in the settlement: what a streaming query still owes from stretches it has read before.
+    """
+
+    def __init__(self, carry: Carry, settlement: Settlement, replays: bool = False) -> None:
+        self._producers = {
+            producer: _Producer[T](state.last_ack, state.last_ack if replays else state.max_clock)
+            for producer, state in carry.items()
+            if not replays or producer in settlement
+        }
+        self._settlement = settlement
+        self._replays = replays
+        # Of all messages that wait, as the caller measures them.
+        self.waiting_size = 0
+
+    def take(self, uuid: MessageUUID | None, message: T, delivered: list[T], size: int = 1) -> None:
+        """Adds to `delivered` what this message brings: itself, or those that waited for it."""
+        if uuid is None or uuid[1] == 0:
+            if not self._replays:
+                delivered.append(message)
+            return
+        producer_id, clock, flags = uuid
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            if self._replays:
+                return
+            producer = self._producers[producer_id] = _Producer(clock - 1, clock - 1)
+        if flags == _CONTINUE:
+            self._continue(producer, clock, message, delivered, size)
+        elif flags == _ACK:
+            self._close(producer, clock if clock > producer.last_ack else DROPPED, delivered)
+            producer.last_ack = producer.max_clock = clock
+        elif clock > producer.last_ack:
+            self._close(producer, DROPPED, delivered)
+            producer.last_ack = producer.max_clock = clock
+            if not self._replays:
+                delivered.append(message)
+
+    def _continue(self, producer: _Producer[T], clock: int, message: T, delivered: list[T], size: int) -> None:
+        if clock <= producer.max_clock:
+            return
+        producer.max_clock = clock
+        if producer.fate is None:
+            producer.waiting.append((clock, message, size))
+            self.waiting_size += size
+        elif clock <= producer.fate:
+            delivered.append(message)
+
+    def settle(self, settlement: Settlement, delivered: list[T]) -> None:
+        """Nothing more waits: the fate of every open transaction is given, and what is not in it is withheld."""
+        for producer_id, producer in self._producers.items():
+            if producer.waiting:
+                fate = settlement.get(producer_id, DROPPED)
+                self._close(producer, fate, delivered)
+                producer.fate = fate
+
+    def end(self, delivered: list[T]) -> None:
+        """The stretch has ended."""
+        self.settle(self._settlement, delivered)
+
+    def carry(self) -> Mapping[bytes, ProducerCarry]:
+        """Where producers stand now, for whoever looks ahead in the stretch."""
+        return {
+            producer_id: ProducerCarry(producer.last_ack, producer.max_clock)
+            for producer_id, producer in self._producers.items()
+        }
+
+    def _close(self, producer: _Producer[T], fate: int, delivered: list[T]) -> None:
+        waiting = producer.waiting
+        if waiting:
+            delivered.extend(message for clock, message, _ in waiting if clock <= fate)
+            self.waiting_size -= sum(size for _, _, size in waiting)
+            producer.waiting = []
+        producer.fate = None
+
+
+def sieved(
+    messages: Sequence[tuple[MessageUUID | None, T]], carry: Carry, settlement: Settlement, replays: bool = False
+) -> list[T]:
+    """What of a stretch is delivered."""
+    sieve = CommitSieve[T](carry, settlement, replays)
+    delivered: list[T] = []
+    for uuid, message in messages:
+        sieve.take(uuid, message, delivered)
+    sieve.end(delivered)
+    return delivered

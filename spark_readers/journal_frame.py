@@ -1,0 +1,156 @@
+"""``read_journals``: a DataFrame of journals, narrowed down before anything is read.
+
+It has what a data source cannot have. It is called in the driver's own process, so it can pin offsets and choose
+columns there, and it may hand whole fragments to Spark's own reader where that is right and faster.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import cast
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from protocol.codec import CompressionCodec
+from protocol.errors import ValidationError
+from spark_readers.fragment_access import fragment_access
+from spark_readers.packed_shape import looks_whole
+from spark_readers.read_options import Framing, ReadOptions
+from spark_readers.scan import journal_scans, resolve
+from spark_readers.source import FORMAT, register, schema_of
+
+OffsetMap = Mapping[str, tuple[int, int]]
+Columns = str | StructType | Sequence[str]
+
+NATIVE_FILES_MAX = 10_000
+# Never snappy: Spark takes its frames for text, and reads garbage without an error.
+_NATIVE = (CompressionCodec.NONE, CompressionCodec.GZIP, CompressionCodec.ZSTANDARD)
+# Spark would take these for patterns.
+_GLOB = re.compile(r"[*?\[\]{}\\,]").search
+
+
+def resolve_offsets(**options: object) -> dict[str, tuple[int, int]]:
+    """The offsets [begin, end) of each journal that a scan with these options would read if it were planned now.
+
+    The map determines the bytes, whatever is appended, stored or compacted later. Keep it to read them again. Over
+    several journals it is no cut that a writer to all of them would recognise: each has its own end.
+    """
+    return resolve(ReadOptions.parse(_texts(options)))
+
+
+def read_journals(
+    spark: SparkSession,
+    *,
+    columns: Columns | None = None,
+    where: Mapping[str, str | Sequence[str]] | None = None,
+    offsets: OffsetMap | None = None,
+    **options: object,
+) -> DataFrame:
+    """Journals as a DataFrame. `options` are those of the data source.
+
+    `columns` are what is read: names, or names with types as in ``"country string, amount double"``. `where` maps path
+    keys, such as ``date``, to the values of which fragments are read. `offsets` is what ``resolve_offsets`` returned.
+    """
+    given = _texts(options)
+    if where is not None:
+        given["where"] = json.dumps({key: of if isinstance(of, str) else list(of) for key, of in where.items()})
+    if offsets is not None:
+        given = _pinned(given, offsets)
+    parsed = ReadOptions.parse(given)
+    register(spark)
+    if _may_be_native(parsed, columns):
+        paths = _native_paths(parsed)
+        if paths is not None:
+            # By default Spark also ends lines at a carriage return.
+            return spark.read.option("lineSep", "\n").text(paths)
+    reader = spark.read.format(FORMAT).options(**given)
+    schema = _schema(parsed, columns)
+    return (reader if schema is None else reader.schema(schema)).load()
+
+
+def _texts(options: Mapping[str, object]) -> dict[str, str]:
+    """As Spark would hand them over."""
+    texts = {}
+    for name, value in options.items():
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            texts[name] = "true" if value else "false"
+        elif isinstance(value, str):
+            texts[name] = value
+        elif isinstance(value, Mapping | list | tuple):
+            texts[name] = json.dumps(value)
+        else:
+            texts[name] = str(value)
+    return texts
+
+
+def _pinned(given: dict[str, str], offsets: OffsetMap) -> dict[str, str]:
+    taken = {"journal", "journals", "journalpattern", "selector", "startingoffsets", "endingoffsets"}
+    taken |= {"startingtimestamp", "endingtimestamp"}
+    clash = [name for name in given if name.lower() in taken]
+    if clash:
+        raise ValidationError("an offset map says this already: leave one of them out", clash[0])
+    if not offsets:
+        raise ValidationError("expected at least one journal, as of resolve_offsets", "offsets")
+    return given | {
+        "journals": json.dumps(sorted(offsets)),
+        "startingOffsets": json.dumps({journal: begin for journal, (begin, _) in offsets.items()}),
+        "endingOffsets": json.dumps({journal: end for journal, (_, end) in offsets.items()}),
+    }
+
+
+def _schema(options: ReadOptions, columns: Columns | None) -> StructType | None:
+    if columns is None:
+        return None
+    if isinstance(columns, StructType):
+        return columns
+    if isinstance(columns, str):
+        columns = [columns]
+    if any(re.search(r"\s", column.strip()) for column in columns):
+        return cast(StructType, StructType.fromDDL(", ".join(columns)))
+    known = {field["name"]: field for field in schema_of(replace(options, include_metadata=True))["fields"]}
+    for column in columns:
+        if column not in known:
+            raise ValidationError(f"no record has a field {column!r}: known are {', '.join(known)}", "columns")
+    return StructType.fromJson({"type": "struct", "fields": [known[column] for column in columns]})
+
+
+def _may_be_native(options: ReadOptions, columns: Columns | None) -> bool:
+    return (
+        options.framing is Framing.LINES
+        and (columns is None or columns == "value" or list(columns) == ["value"])
+        and not options.include_metadata
+        and not options.verify_sha1
+        and options.fail_on_data_loss
+        and (options.path.startswith("file:") or bool(options.file_root))
+    )
+
+
+def _native_paths(options: ReadOptions) -> list[str] | None:
+    """The files of a scan, if it is made of whole ones that Spark reads right; None if any is not."""
+    access = fragment_access(options)
+    paths: list[str] = []
+    for scan in journal_scans(options):
+        for piece in scan.pieces:
+            of = piece.fragment
+            # Whole is what is read, not what one piece of a cut fragment has.
+            if of is None or (piece.first, piece.last) != (of.begin, of.end) or of.codec not in _NATIVE:
+                return None
+            if not piece.emits or piece.begin != piece.first:
+                continue
+            path = access.local_path(of)
+            if (
+                path is None
+                or _GLOB(str(path))
+                or len(paths) >= NATIVE_FILES_MAX
+                or not path.exists()
+                or not looks_whole(of, path)
+            ):
+                return None
+            paths.append(f"file://{path}")
+    return paths or None

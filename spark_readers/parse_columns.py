@@ -1,0 +1,262 @@
+"""Messages to columns: DuckDB reads JSON and casts CSV, in the worker, one connection a process."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import duckdb
+import pyarrow as pa
+
+from consumer.message import csv_framing
+from protocol.errors import CorruptError, ValidationError
+from spark_readers.proto_columns import message_class, plain
+from spark_readers.read_options import Framing, Mode, ReadOptions
+
+CORRUPT_RECORD = "_corrupt_record"
+MEMORY_LIMIT = "512MB"
+"""DuckDB's own default is most of the machine, for each worker."""
+READER_ROWS = 16_384
+
+
+class MalformedRecordError(CorruptError):
+    """A record that is not what the framing and the schema say, in a scan that was told to stop there."""
+
+
+class Parsed(NamedTuple):
+    """Columns by name, and which of the records they are of: None if all."""
+
+    columns: dict[str, pa.Array]
+    kept: pa.Array | None = None
+
+
+def connection() -> duckdb.DuckDBPyConnection:
+    """That of this process. With one thread: Spark has as many workers as there are cores."""
+    if not _OF_PROCESS or _OF_PROCESS[0][0] != os.getpid():
+        opened = duckdb.connect(config={"threads": 1, "memory_limit": MEMORY_LIMIT})
+        opened.execute("SET TimeZone = 'UTC'")
+        _OF_PROCESS[:] = [(os.getpid(), opened)]
+    return _OF_PROCESS[0][1]
+
+
+_OF_PROCESS: list[tuple[int, duckdb.DuckDBPyConnection]] = []
+
+
+def parse(payloads: Sequence[bytes], schema: pa.Schema, options: ReadOptions) -> Parsed:
+    """`schema` has the columns that come from messages, and perhaps ``_corrupt_record``."""
+    match options.framing:
+        case Framing.JSON:
+            return _parse_json(payloads, schema, options.mode)
+        case Framing.CSV:
+            return _parse_csv(payloads, schema, options.mode)
+        case Framing.FIXED if options.descriptor_file:
+            return _parse_proto(payloads, schema, options)
+        case _:
+            return Parsed({field.name: _values(payloads, field) for field in schema})
+
+
+def check_value_schema(schema: pa.Schema) -> None:
+    """Of framings whose messages are one value."""
+    for field in schema:
+        if field.name != "value" or field.type not in (pa.string(), pa.binary()):
+            raise ValidationError(
+                f"expected a column value of type string or binary, besides those of metadata (got {field.name}): "
+                "set framing to json or csv to have messages parsed",
+                "schema",
+            )
+
+
+def _values(payloads: Sequence[bytes], field: pa.Field) -> pa.Array:
+    return pa.array(payloads, pa.binary()) if field.type == pa.binary() else texts(payloads)
+
+
+def texts(payloads: Sequence[bytes]) -> pa.Array:
+    """As Spark reads them: what is not UTF-8 becomes U+FFFD."""
+    try:
+        return pa.array(payloads, pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([payload.decode(errors="replace") for payload in payloads], pa.string())
+
+
+def duckdb_type(of: pa.DataType) -> str:
+    for kind, name in _DUCKDB_TYPES:
+        if of == kind:
+            return name
+    if pa.types.is_timestamp(of):
+        return "TIMESTAMP" if of.tz is None else "TIMESTAMPTZ"
+    if pa.types.is_decimal(of):
+        return f"DECIMAL({of.precision},{of.scale})"
+    if pa.types.is_map(of):
+        return f"MAP({duckdb_type(of.key_type)},{duckdb_type(of.item_type)})"
+    if pa.types.is_list(of):
+        return f"{duckdb_type(of.value_type)}[]"
+    if pa.types.is_struct(of):
+        return f"STRUCT({', '.join(f'{_quoted(field.name)} {duckdb_type(field.type)}' for field in of)})"
+    raise ValidationError(f"no message can be read into a column of type {of}: choose another", "schema")
+
+
+_DUCKDB_TYPES = (
+    (pa.string(), "VARCHAR"),
+    (pa.int64(), "BIGINT"),
+    (pa.int32(), "INTEGER"),
+    (pa.int16(), "SMALLINT"),
+    (pa.int8(), "TINYINT"),
+    (pa.float64(), "DOUBLE"),
+    (pa.float32(), "FLOAT"),
+    (pa.bool_(), "BOOLEAN"),
+    (pa.date32(), "DATE"),
+    # In JSON as base64, as Spark has it.
+    (pa.binary(), "VARCHAR"),
+)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _pointer(name: str) -> str:
+    return _literal("/" + name.replace("~", "~0").replace("/", "~1"))
+
+
+def _parse_json(payloads: Sequence[bytes], schema: pa.Schema, mode: Mode) -> Parsed:
+    data = [field for field in schema if field.name != CORRUPT_RECORD]
+    wants_record = len(data) < len(schema)
+    structure = json.dumps({field.name: duckdb_type(field.type) for field in data})
+    checks = wants_record or mode is not Mode.PERMISSIVE
+    columns = [
+        f"{'from_base64' if field.type == pa.binary() else ''}(s.{_quoted(field.name)}) AS c{at}"
+        for at, field in enumerate(data)
+    ]
+    transformed = f"try(json_transform(line, {_literal(structure)}))" if data else "NULL"
+    query = f"SELECT line, n, {transformed} AS s FROM lines"
+    if checks:
+        mismatches = [
+            f"s.{_quoted(field.name)} IS NULL AND coalesce(json_type(line, {_pointer(field.name)}), 'NULL') <> 'NULL'"
+            for field in data
+        ]
+        # What has no type is no JSON at all; and only what is an object can be asked for its fields.
+        wrong = f"CASE WHEN coalesce(try(json_type(line)), '') <> 'OBJECT' THEN true ELSE {_any(mismatches)} END"
+        query = f"SELECT *, {wrong} AS malformed FROM ({query})"
+        columns += ["malformed", "n", "line"]
+    lines = pa.table({"line": texts(payloads), "n": pa.array(range(len(payloads)), pa.int64())})
+    found = _queried(f"SELECT {', '.join(columns)} FROM ({query})", lines)
+    return _by_mode(found, data, schema, mode, checks, wants_record)
+
+
+def _any(conditions: Sequence[str]) -> str:
+    return " OR ".join(f"({condition})" for condition in conditions) or "false"
+
+
+def _by_mode(
+    found: pa.Table, data: Sequence[pa.Field], schema: pa.Schema, mode: Mode, checks: bool, wants_record: bool
+) -> Parsed:
+    kept = None
+    record = None
+    if checks:
+        malformed = found["malformed"].combine_chunks()
+        if mode is Mode.FAILFAST and malformed.true_count:
+            at = malformed.index(True).as_py()
+            raise MalformedRecordError(str(found["n"][at]), found["line"][at].as_py()[:200])
+        if mode is Mode.DROPMALFORMED and malformed.true_count:
+            found = found.filter(pa.compute.invert(malformed))
+            malformed = found["malformed"].combine_chunks()
+            kept = found["n"].combine_chunks()
+        if wants_record:
+            record = pa.compute.if_else(malformed, found["line"].combine_chunks(), pa.scalar(None, pa.string()))
+    columns = {field.name: conformed(found[f"c{at}"].combine_chunks(), field.type) for at, field in enumerate(data)}
+    if record is not None:
+        columns[CORRUPT_RECORD] = record
+    return Parsed({field.name: columns[field.name] for field in schema}, kept)
+
+
+def _queried(query: str, lines: pa.Table) -> pa.Table:
+    opened = connection()
+    opened.register("lines", lines)
+    try:
+        return opened.sql(query).to_arrow_table()
+    finally:
+        opened.unregister("lines")
+
+
+def conformed(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Exactly of the type that Spark expects."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    return column if column.type == wanted else column.cast(wanted)
+
+
+def _parse_csv(payloads: Sequence[bytes], schema: pa.Schema, mode: Mode) -> Parsed:
+    data = [field for field in schema if field.name != CORRUPT_RECORD]
+    wants_record = len(data) < len(schema)
+    rows: list[list[str | None]] = []
+    wrong: list[bool] = []
+    for payload in payloads:
+        try:
+            fields = csv_framing.parse(payload, None)
+            bad = len(fields) != len(data)
+        except ValidationError:
+            fields, bad = [], True
+        # As Spark does: an empty field is no value, a record with too few or too many fields is malformed.
+        padded: list[str | None] = [field or None for field in fields[: len(data)]]
+        rows.append(padded + [None] * (len(data) - len(padded)))
+        wrong.append(bad)
+    table = {f"r{at}": pa.array([row[at] for row in rows], pa.string()) for at in range(len(data))}
+    table |= {
+        "line": texts(payloads),
+        "n": pa.array(range(len(payloads)), pa.int64()),
+        "bad": pa.array(wrong, pa.bool_()),
+    }
+    casts = [f"TRY_CAST(r{at} AS {duckdb_type(field.type)}) AS c{at}" for at, field in enumerate(data)]
+    mismatches = [f"c{at} IS NULL AND r{at} IS NOT NULL" for at in range(len(data))]
+    query = f"SELECT *, bad OR {_any(mismatches)} AS malformed FROM (SELECT {', '.join([*casts, '*'])} FROM lines)"
+    return _by_mode(_queried(query, pa.table(table)), data, schema, mode, True, wants_record)
+
+
+def _parse_proto(payloads: Sequence[bytes], schema: pa.Schema, options: ReadOptions) -> Parsed:
+    kind = message_class(options.descriptor_file, options.message_name)
+    data = [field for field in schema if field.name != CORRUPT_RECORD]
+    names = {field.name for field in data}
+    unknown = names - set(kind.DESCRIPTOR.fields_by_name)
+    if unknown:
+        raise ValidationError(f"{options.message_name} has no field {min(unknown)}", "schema")
+    rows: list[dict[str, object]] = []
+    kept: list[int] = []
+    for at, payload in enumerate(payloads):
+        try:
+            rows.append(plain(kind.FromString(payload), names))
+        except Exception as error:
+            if options.mode is Mode.FAILFAST:
+                raise MalformedRecordError(str(at), f"{payload[:64].hex()} ({error})") from error
+            if options.mode is Mode.DROPMALFORMED:
+                continue
+            # Arrow has no text for bytes that are none, so what is told of them is their digits.
+            rows.append({CORRUPT_RECORD: payload.hex()})
+        kept.append(at)
+    columns = {field.name: pa.array([row.get(field.name) for row in rows], field.type) for field in schema}
+    return Parsed(columns, pa.array(kept, pa.int64()) if len(kept) < len(payloads) else None)
+
+
+_COMPRESSION = {".raw": "none", ".gz": "gzip", ".zst": "zstd"}
+
+
+def read_json_file(path: str, suffix: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """A whole file of JSON lines by DuckDB's own reader, the fastest there is. Malformed lines are rows of NULLs."""
+    columns = ", ".join(f"{_literal(field.name)}: {_literal(duckdb_type(field.type))}" for field in schema)
+    query = (
+        f"SELECT {', '.join(_quoted(field.name) for field in schema)} FROM read_json({_literal(_unglobbed(path))}, "
+        f"columns={{{columns}}}, format='newline_delimited', compression='{_COMPRESSION[suffix]}', ignore_errors=true, "
+        "maximum_object_size=67108864)"
+    )
+    for batch in connection().sql(query).to_arrow_reader(READER_ROWS):
+        arrays = [conformed(batch.column(at), field.type) for at, field in enumerate(schema)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _unglobbed(path: str) -> str:
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in path)

@@ -1,0 +1,107 @@
+"""The messages of a piece: its fragment's content, by its framing, from the right place to the right place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from consumer.message.csv_framing import CsvDecoder
+from consumer.message.fixed_framing import FixedDecoder
+from fragment.zstd_frames import SeekTable
+from protocol.codec import CompressionCodec
+from protocol.errors import CorruptError
+from spark_readers.clock_summary import Summary, summarise
+from spark_readers.fragment_access import FragmentAccess, object_name
+from spark_readers.fragment_task import Piece, Run
+from spark_readers.message_batches import MessageBatch, frame_batches, line_batches
+from spark_readers.proto_columns import proto_extractor
+from spark_readers.read_options import Framing, ReadOptions
+from spark_readers.uuid_extract import Uuids, csv_extractor, json_extractor, none_extractor
+
+Extractor = Callable[[list[bytes]], Uuids]
+
+
+def extractor_of(options: ReadOptions) -> Extractor:
+    match options.framing:
+        case Framing.JSON:
+            return json_extractor(options.uuid_field)
+        case Framing.CSV:
+            return csv_extractor
+        case Framing.FIXED if options.descriptor_file:
+            return proto_extractor(options.descriptor_file, options.message_name, options.uuid_field)
+        case _:
+            return none_extractor
+
+
+def piece_messages(
+    access: FragmentAccess, journal: str, piece: Piece, framing: Framing, begin: int | None = None
+) -> Iterator[MessageBatch]:
+    """From `begin`, where a message begins, or from that of the piece."""
+    aligned = begin is not None or piece.begin == piece.first
+    at = piece.begin if begin is None else begin
+    end, last = piece.end, piece.last
+    of = piece.fragment
+    if of is not None and not piece.is_whole_slice and of.codec is CompressionCodec.ZSTANDARD:
+        table = access.seek_table(of)
+        if begin is None:
+            at = _snapped(table, of.begin, piece.begin, piece)
+        end = last = _snapped(table, of.begin, piece.end, piece)
+        aligned = True
+    if at >= end:
+        return
+    # To look for where a message begins, the byte before is needed; bytes are cut anywhere.
+    first, last = (at, end) if framing is Framing.BYTES else (at if aligned else at - 1, last)
+    source = access.fresh(journal, first, last) if of is None else access.content(of, first, last)
+    try:
+        yield from _batches(framing, source, at, end, aligned)
+    except CorruptError as error:
+        if journal in str(error):
+            raise
+        place = f"{journal} in {object_name(of)}" if of is not None else journal
+        raise type(error)(f"{place}: {error}") from error
+
+
+def _batches(framing: Framing, source: Iterator[bytes], at: int, end: int, aligned: bool) -> Iterator[MessageBatch]:
+    match framing:
+        case Framing.BYTES:
+            return _chunks(source, at)
+        case Framing.CSV:
+            return frame_batches(source, at, CsvDecoder(at))
+        case Framing.FIXED:
+            return frame_batches(source, at, FixedDecoder(at))
+        case Framing.LINES | Framing.JSON:
+            return line_batches(source, at, end, aligned=aligned)
+
+
+def _chunks(source: Iterator[bytes], at: int) -> Iterator[MessageBatch]:
+    for chunk in source:
+        yield MessageBatch((chunk,), (at,), at + len(chunk))
+        at += len(chunk)
+
+
+def _snapped(table: SeekTable | None, base: int, offset: int, piece: Piece) -> int:
+    """The first frame at or after `offset` that begins an append. Without a table the first piece has it all."""
+    if offset <= piece.first or offset >= piece.last:
+        return offset
+    if table is not None:
+        for frame in table.covering(offset - base, piece.last - base):
+            if frame.begins_append and frame.begin + base >= offset:
+                return frame.begin + base
+    return piece.last
+
+
+def summarise_run(
+    access: FragmentAccess, run: Run, options: ReadOptions, extract: Extractor, begin: int | None = None
+) -> Summary:
+    """What the run does to its producers: from `begin`, where a message begins, or all of it."""
+
+    def messages() -> Iterator[tuple[int, object]]:
+        for piece in run.pieces:
+            if begin is not None and piece.end <= begin:
+                continue
+            from_begin = begin if begin is not None and piece.begin < begin else None
+            for batch in piece_messages(access, run.journal, piece, options.framing, from_begin):
+                for at, uuid in zip(batch.begins, extract(list(batch.payloads)), strict=True):
+                    if uuid is not None:
+                        yield at, uuid
+
+    return summarise(messages())  # type: ignore[arg-type]

@@ -1,0 +1,146 @@
+"""RowBuffer: messages, collected until they are worth a batch of Arrow, and columns that tell where they are from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from consumer.message.message_uuid import MessageUUID, unix_nanos_of
+from spark_readers.parse_columns import MalformedRecordError, Parsed, conformed, parse
+from spark_readers.read_options import Framing, ReadOptions
+
+BATCH_BYTES = 8 << 20
+"""A query of DuckDB costs milliseconds before its first row, so a batch is worth some."""
+BATCH_ROWS = 131_072
+
+METADATA = {
+    "_journal": "string",
+    "_offset": "long",
+    "_fragment": "string",
+    "_labels": {"type": "map", "keyType": "string", "valueType": "string", "valueContainsNull": True},
+    "_path_keys": {"type": "map", "keyType": "string", "valueType": "string", "valueContainsNull": True},
+    "_timestamp": "timestamp",
+}
+"""Columns that are not in messages, by name, with their types as in the JSON of a Spark schema."""
+
+
+class Place(NamedTuple):
+    """Where messages are from."""
+
+    journal: str
+    fragment: str
+    labels: tuple[tuple[str, str], ...]
+    path_keys: tuple[tuple[str, str], ...]
+    # False if they are read for their acknowledgements only.
+    emits: bool = True
+
+
+Message = tuple[int, bytes, MessageUUID | None, Place]
+"""Where it begins, its payload, its UUID, and where it is from. A plain tuple, as there is one for each message."""
+
+
+class RowBuffer:
+    """Gives a batch whenever there is enough for one."""
+
+    def __init__(self, schema: pa.Schema, options: ReadOptions) -> None:
+        self._schema = schema
+        self._options = options
+        self._data = pa.schema([field for field in schema if field.name not in METADATA])
+        self._needs_payloads = len(self._data) > 0
+        self._skips_blanks = options.framing is Framing.JSON
+        self._clear()
+
+    def _clear(self) -> None:
+        self._payloads: list[bytes] = []
+        self._begins: list[int] = []
+        self._uuids: list[MessageUUID | None] = []
+        # How many rows in a row are from the same place.
+        self._places: list[tuple[int, Place]] = []
+        self._bytes = 0
+
+    def add(
+        self,
+        payloads: Sequence[bytes],
+        begins: Sequence[int],
+        uuids: Sequence[MessageUUID | None],
+        place: Place,
+    ) -> None:
+        """`uuids` may be empty if nobody asks for times."""
+        if self._skips_blanks and b"" in payloads:
+            # Spark makes no row of a blank line of JSON either.
+            kept = [at for at, payload in enumerate(payloads) if payload.strip()]
+            payloads = [payloads[at] for at in kept]
+            begins = [begins[at] for at in kept]
+            uuids = [uuids[at] for at in kept] if uuids else uuids
+        if not payloads:
+            return
+        self._payloads.extend(payloads)
+        self._begins.extend(begins)
+        self._uuids.extend(uuids)
+        self._bytes += begins[-1] - begins[0] + len(payloads[-1])
+        if self._places and self._places[-1][1] is place:
+            self._places[-1] = (self._places[-1][0] + len(payloads), place)
+        else:
+            self._places.append((len(payloads), place))
+
+    @property
+    def is_full(self) -> bool:
+        return self._bytes >= BATCH_BYTES or len(self._begins) >= BATCH_ROWS
+
+    def flush(self) -> pa.RecordBatch | None:
+        """What was added, in Spark's own schema; None if that is nothing."""
+        if not self._begins:
+            return None
+        try:
+            parsed = parse(self._payloads, self._data, self._options) if self._needs_payloads else Parsed({})
+        except MalformedRecordError as error:
+            at, record = int(error.args[0]), error.args[1]
+            raise MalformedRecordError(
+                f"{self._place_of(at).journal} has a malformed record at offset {self._begins[at]}: {record!r}. "
+                "Set mode to PERMISSIVE or DROPMALFORMED to read on"
+            ) from None
+        columns = []
+        for field in self._schema:
+            column = parsed.columns.get(field.name)
+            if column is None:
+                column = self._metadata(field)
+                if parsed.kept is not None:
+                    column = column.take(parsed.kept)
+            columns.append(column)
+        self._clear()
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _place_of(self, at: int) -> Place:
+        for count, place in self._places:
+            if at < count:
+                return place
+            at -= count
+        raise IndexError(at)
+
+    def _metadata(self, field: pa.Field) -> pa.Array:
+        match field.name:
+            case "_offset":
+                return conformed(pa.array(self._begins, pa.int64()), field.type)
+            case "_timestamp":
+                # A Clock may hold any time up to the year 5236, which microseconds have room for.
+                micros = [unix_nanos_of(uuid.clock) // 1000 if uuid and uuid.clock else None for uuid in self._uuids]
+                return conformed(pa.array(micros, pa.timestamp("us", "UTC")), field.type)
+            case "_journal":
+                return self._repeated(lambda place: place.journal, field.type)
+            case "_fragment":
+                return self._repeated(lambda place: place.fragment or None, field.type)
+            case "_labels":
+                return self._repeated(lambda place: list(place.labels), field.type)
+            case _:
+                return self._repeated(lambda place: list(place.path_keys), field.type)
+
+    def _repeated(self, value: Callable[[Place], Any], kind: pa.DataType) -> pa.Array:
+        parts = []
+        for count, place in self._places:
+            one = value(place)
+            parts.append(
+                pa.repeat(pa.scalar(one, kind), count) if isinstance(one, str) else pa.array([one] * count, kind)
+            )
+        return pa.concat_arrays(parts)

@@ -1,0 +1,108 @@
+"""A scan on the driver: catalogue, plan, and what tasks must know of each other under read committed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from spark_readers.catalogue import catalogue
+from spark_readers.clock_summary import stretches
+from spark_readers.fragment_access import FragmentAccess, fragment_access
+from spark_readers.fragment_task import FragmentTask, Run
+from spark_readers.json_schema import infer
+from spark_readers.loop_thread import loop_thread
+from spark_readers.message_batches import PartialMessageError
+from spark_readers.piece_messages import extractor_of, piece_messages, summarise_run
+from spark_readers.read_options import Framing, Isolation, ReadOptions
+from spark_readers.scan_plan import JournalScan, TaskPacker, cut, loss_of, open_bytes_of, plan_journal
+
+log = logging.getLogger(__name__)
+
+SUMMARIES_AT_ONCE_MAX = 4
+SAMPLE_RECORDS = 1000
+SAMPLE_JOURNALS = 16
+JOURNALS_LOGGED_MAX = 100
+
+
+def journal_scans(options: ReadOptions) -> Iterator[JournalScan]:
+    """What is read of each journal, with its end fixed. Gaps and divergences fail here, or are logged."""
+    for journal in catalogue(options, loop_thread(), dict(os.environ)):
+        scan = plan_journal(journal.state, options)
+        loss = loss_of([scan])
+        if loss is not None:
+            if options.fail_on_data_loss:
+                raise loss
+            log.warning("failOnDataLoss is false, so these are passed over: %s", loss)
+        yield scan
+
+
+def resolve(options: ReadOptions) -> dict[str, tuple[int, int]]:
+    """The offsets [begin, end) of every journal, as a scan that was planned now would read them."""
+    return {scan.journal: (scan.begin, scan.end) for scan in journal_scans(options)}
+
+
+def plan_tasks(options: ReadOptions) -> list[bytes]:
+    """The tasks of a scan, packed."""
+    open_bytes = open_bytes_of(options)
+    packer = TaskPacker(options.split_bytes, open_bytes)
+    tasks: list[bytes] = []
+    ends: dict[str, int] = {}
+    sequences = options.isolation is Isolation.READ_COMMITTED and options.framing not in (Framing.BYTES, Framing.LINES)
+
+    def keep(task: FragmentTask | None) -> None:
+        if task is not None:
+            tasks.append(task.pack())
+
+    for scan in journal_scans(options):
+        if len(ends) < JOURNALS_LOGGED_MAX:
+            ends[scan.journal] = scan.end
+        runs = cut(scan, options, open_bytes)
+        # A journal that is read by one task is sequenced there. Of others each task has to be told of the rest.
+        if sequences and len(runs) > 1:
+            runs = sequenced(runs, options)
+        for run in runs:
+            keep(packer.add(run))
+    keep(packer.end())
+    log.info("a scan of %d tasks ends at %s", len(tasks), json.dumps(ends))
+    return tasks
+
+
+def sequenced(runs: Sequence[Run], options: ReadOptions) -> list[Run]:
+    """Runs of one journal, in order, each with the carry it begins with and what becomes of what it leaves open."""
+    access: FragmentAccess = fragment_access(options)
+    extract = extractor_of(options)
+    with ThreadPoolExecutor(SUMMARIES_AT_ONCE_MAX, thread_name_prefix="summaries") as threads:
+        summaries = list(threads.map(lambda run: summarise_run(access, run, options, extract), runs))
+    found, _ = stretches({}, summaries)
+    return [replace(run, stretch=stretch) for run, stretch in zip(runs, found, strict=True)]
+
+
+def inferred_schema(options: ReadOptions) -> dict[str, Any]:
+    """Of the first records of the first journals, in the JSON form of Spark's schemas."""
+    return infer(_sample(options))
+
+
+def sample_columns(options: ReadOptions) -> bytes | None:
+    """The first record there is, which tells how many columns CSV has."""
+    return next(_sample(options), None)
+
+
+def _sample(options: ReadOptions) -> Iterator[bytes]:
+    access = fragment_access(options)
+    for scan in islice(journal_scans(options), SAMPLE_JOURNALS):
+        yield from islice(_records(access, scan, options), SAMPLE_RECORDS)
+
+
+def _records(access: FragmentAccess, scan: JournalScan, options: ReadOptions) -> Iterator[bytes]:
+    try:
+        for piece in scan.pieces:
+            for batch in piece_messages(access, scan.journal, piece, options.framing):
+                yield from batch.payloads
+    except PartialMessageError as error:
+        log.warning("a sample ends early: %s", error)

@@ -1,0 +1,194 @@
+"""The rows of a task, as batches of Arrow: what an executor does.
+
+The way that is taken depends on what is asked for: whole fragments of JSON without metadata are read by DuckDB from
+their files; all else is unpacked and verified by our own decoder. Memory is bounded: by the batches under way, and by
+what waits for its acknowledgement, of which there is a limit.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import groupby
+
+import duckdb
+import pyarrow as pa
+
+from protocol.codec import CompressionCodec
+from protocol.errors import CorruptError, GazetteError, UnavailableError
+from spark_readers.clock_summary import settlement
+from spark_readers.commit_sieve import CommitSieve
+from spark_readers.fragment_access import FragmentAccess, fragment_access, object_name
+from spark_readers.fragment_task import FragmentTask, Piece, Run
+from spark_readers.local_copy import local_copy
+from spark_readers.message_batches import MessageBatch, PartialMessageError
+from spark_readers.packed_shape import looks_whole
+from spark_readers.parse_columns import CORRUPT_RECORD, check_value_schema, read_json_file
+from spark_readers.path_keys import path_keys
+from spark_readers.piece_messages import Extractor, extractor_of, piece_messages, summarise_run
+from spark_readers.read_options import Framing, Isolation, Mode, ReadOptions
+from spark_readers.row_buffer import METADATA, Message, Place, RowBuffer
+
+log = logging.getLogger(__name__)
+
+WAITING_BYTES_MAX = 64 << 20
+"""Of messages whose acknowledgement was not met yet. Beyond it, the rest of the run is looked through for it."""
+FILE_BYTES_MIN = 256 << 10
+"""Smaller fragments are read sooner with others than each as a file of its own."""
+
+
+def task_rows(task: FragmentTask, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    reader = _TaskReader(schema, options)
+    for run in task.runs:
+        yield from reader.run(run)
+    yield from reader.rest()
+    if reader.skipped:
+        log.warning(
+            "failOnDataLoss is false: %d pieces of fragments were skipped, with up to %d bytes",
+            reader.skipped,
+            reader.skipped_bytes,
+        )
+
+
+class _TaskReader:
+    def __init__(self, schema: pa.Schema, options: ReadOptions) -> None:
+        self.skipped = 0
+        self.skipped_bytes = 0
+        self._schema = schema
+        self._options = options
+        self._access: FragmentAccess = fragment_access(options)
+        self._extract: Extractor = extractor_of(options)
+        self._buffer = RowBuffer(schema, options)
+        self._wants_uuids = "_timestamp" in schema.names
+        if options.framing in (Framing.BYTES, Framing.LINES) or (
+            options.framing is Framing.FIXED and not options.descriptor_file
+        ):
+            check_value_schema(pa.schema([field for field in schema if field.name not in METADATA]))
+
+    def run(self, run: Run) -> Iterator[pa.RecordBatch]:
+        sequences = self._options.framing is not Framing.BYTES and self._options.framing is not Framing.LINES
+        if sequences and self._options.isolation is Isolation.READ_COMMITTED:
+            yield from self._committed(run)
+            return
+        for piece in run.pieces:
+            if self._is_for_duckdb(piece):
+                yield from self.rest()
+                yield from self._from_file(piece)
+                continue
+            place = _place(run, piece)
+            for batch in self._messages(run, piece):
+                uuids = self._extract(list(batch.payloads)) if self._wants_uuids else ()
+                self._buffer.add(batch.payloads, batch.begins, uuids, place)
+                yield from self._full()
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        batch = self._buffer.flush()
+        if batch is not None and batch.num_rows:
+            yield batch
+
+    def _full(self) -> Iterator[pa.RecordBatch]:
+        if self._buffer.is_full:
+            yield from self.rest()
+
+    def _committed(self, run: Run) -> Iterator[pa.RecordBatch]:
+        sieve = CommitSieve[Message](run.stretch.carry, run.stretch.settlement, run.replays)
+        take = sieve.take
+        delivered: list[Message] = []
+        for piece in run.pieces:
+            place = _place(run, piece)
+            for batch in self._messages(run, piece):
+                uuids = self._extract(list(batch.payloads))
+                for begin, payload, uuid in zip(batch.begins, batch.payloads, uuids, strict=True):
+                    take(uuid, (begin, payload, uuid, place), delivered, len(payload))
+                if sieve.waiting_size > WAITING_BYTES_MAX:
+                    self._look_ahead(run, batch.end, sieve, delivered)
+                yield from self._delivered(delivered)
+        sieve.end(delivered)
+        yield from self._delivered(delivered)
+
+    def _delivered(self, delivered: list[Message]) -> Iterator[pa.RecordBatch]:
+        for _, part in groupby(delivered, key=_identity_of_place):
+            begins, payloads, uuids, (place, *_) = zip(*part, strict=True)
+            if place.emits:
+                self._buffer.add(payloads, begins, uuids if self._wants_uuids else (), place)
+                yield from self._full()
+        delivered.clear()
+
+    def _look_ahead(self, run: Run, begin: int, sieve: CommitSieve[Message], delivered: list[Message]) -> None:
+        rest = summarise_run(self._access, run, self._options, self._extract, begin)
+        sieve.settle({**run.stretch.settlement, **settlement(sieve.carry(), [rest])}, delivered)
+
+    def _messages(self, run: Run, piece: Piece) -> Iterator[MessageBatch]:
+        if not self._options.fail_on_data_loss and not self._is_readable(run, piece):
+            return
+        try:
+            yield from piece_messages(self._access, run.journal, piece, self._options.framing)
+        except PartialMessageError:
+            if self._options.mode is not Mode.DROPMALFORMED:
+                raise
+
+    def _is_readable(self, run: Run, piece: Piece) -> bool:
+        """Whether all of it can be read, which is known only when it was: so no row of it is given before."""
+        try:
+            for _ in piece_messages(self._access, run.journal, piece, Framing.BYTES):
+                pass
+        except (CorruptError, UnavailableError) as error:
+            self.skipped += 1
+            self.skipped_bytes += piece.end - piece.begin
+            log.warning("a piece of a fragment is skipped, as failOnDataLoss is false: %s", error)
+            return False
+        return True
+
+    def _is_for_duckdb(self, piece: Piece) -> bool:
+        options, names = self._options, self._schema.names
+        return (
+            options.framing is Framing.JSON
+            and options.mode is Mode.PERMISSIVE
+            and options.fail_on_data_loss
+            and not options.verify_sha1
+            and piece.is_whole_fragment
+            and piece.end - piece.begin >= FILE_BYTES_MIN
+            and piece.fragment is not None
+            and piece.fragment.codec in _DUCKDB_CODECS
+            and bool(names)
+            and not any(name in METADATA or name == CORRUPT_RECORD for name in names)
+            and not any(pa.types.is_binary(field.type) for field in self._schema)
+        )
+
+    def _from_file(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        of = piece.fragment
+        assert of is not None
+        with ExitStack() as stack:
+            path = self._access.local_path(of)
+            try:
+                file = path or stack.enter_context(local_copy(self._access.packed(of)))
+                is_whole = looks_whole(of, file)
+            except (OSError, GazetteError):
+                file, is_whole = None, False
+            if file is not None and is_whole:
+                try:
+                    yield from read_json_file(str(file), of.codec.suffix, self._schema)
+                except duckdb.Error as error:
+                    raise CorruptError(f"{object_name(of)} could not be read: {str(error)[:200]}") from error
+                return
+        # Our own decoder knows what is wrong, or that it is right after all.
+        place = _place(Run(of.journal, (piece,)), piece)
+        for batch in piece_messages(self._access, of.journal, piece, self._options.framing):
+            self._buffer.add(batch.payloads, batch.begins, (), place)
+            yield from self._full()
+
+
+_DUCKDB_CODECS = (CompressionCodec.NONE, CompressionCodec.GZIP, CompressionCodec.ZSTANDARD)
+
+
+def _identity_of_place(message: Message) -> int:
+    return id(message[3])
+
+
+def _place(run: Run, piece: Piece) -> Place:
+    of = piece.fragment
+    postfix = of.path_postfix if of is not None else ""
+    keys = path_keys(f"{run.journal}/{postfix}")
+    name = of.content_name if of is not None else ""
+    return Place(run.journal, name, tuple(run.labels.items()), tuple(keys.items()), piece.emits)

@@ -1,0 +1,99 @@
+"""Signed URLs as an executor meets them: run out, or broken off in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from protocol.codec import CompressionCodec
+from protocol.errors import UnavailableError
+from protocol.fragment import Fragment
+from protocol.gen import journal_pb2 as pb
+from protocol.route import EtcdRevision, Header, ProcessId, Route
+from spark_readers.fragment_access import ATTEMPTS_MAX, FragmentAccess
+from tests.support.coding import encoded
+from tests.support.fragment_bag import options_of
+from tests.support.scripted_broker import Turn, scripted_broker
+
+JOURNAL = "acme/orders"
+CONTENT = b"".join(b"%07d\n" % at for at in range(800_000))
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Serves one object: whole at ``/good``, the first half at ``/broken``, and to none at ``/expired``."""
+    packed = encoded(request.param, [CONTENT])
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/expired":
+                self.send_error(403)
+                return
+            begin = int(self.headers.get("Range", "bytes=0-")[6:].split("-")[0])
+            self.send_response(206 if "Range" in self.headers else 200)
+            self.send_header("Content-Length", str(len(packed) - begin))
+            self.send_header("Content-Range", f"bytes {begin}-{len(packed) - 1}/{len(packed)}")
+            self.end_headers()
+            self.wfile.write(packed[begin : len(packed) // 2 if self.path == "/broken" else None])
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def told(of: Fragment, url: str, offset: int, endpoint: str) -> Turn:
+    broker = ProcessId("zone", "broker")
+    header = Header(broker, Route((broker,), 0, (endpoint,)), EtcdRevision(1, 2, 3, 4))
+    return Turn(
+        [
+            pb.ReadResponse(
+                header=header.to_proto(), offset=offset, write_head=of.end, fragment=of.to_proto(), fragment_url=url
+            ).SerializeToString()
+        ]
+    )
+
+
+@pytest.mark.parametrize("store", [CompressionCodec.NONE, CompressionCodec.ZSTANDARD], indirect=True)
+@pytest.mark.parametrize("first", ["/expired", "/broken"])
+async def test_a_url_that_no_longer_works_is_renewed_and_the_read_goes_on(
+    store: str, first: str, request: pytest.FixtureRequest
+) -> None:
+    codec = request.node.callspec.params["store"]
+    of = Fragment(JOURNAL, 0, len(CONTENT), hashlib.sha1(CONTENT).digest(), codec, "s3://bucket/", 1)
+    async with scripted_broker() as broker:
+        await broker.add(told(of, store + first, 0, broker.endpoint), told(of, store + "/good", 0, broker.endpoint))
+        access = FragmentAccess(options_of(broker=broker.endpoint, journal=JOURNAL))
+        with closing(access):
+            assert b"".join(await asyncio.to_thread(lambda: list(access.content(of, 0, of.end)))) == CONTENT
+        asked = [pb.ReadRequest.FromString(call.messages[0]) for call in broker.received]
+    assert [call.metadata_only for call in asked] == [True, True]
+    if first == "/broken" and codec is CompressionCodec.NONE:
+        assert asked[1].offset > 0
+
+
+@pytest.mark.parametrize("store", [CompressionCodec.NONE], indirect=True)
+async def test_a_store_that_never_answers_fails_by_the_name_of_the_object(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_readers.fragment_access.PAUSE_S", 0.001)
+    of = Fragment(JOURNAL, 0, 10, bytes(20), CompressionCodec.NONE, "s3://bucket/?profile=secret", 1)
+    async with scripted_broker() as broker:
+        await broker.add(*(told(of, store + "/expired", 0, broker.endpoint) for _ in range(ATTEMPTS_MAX)))
+        access = FragmentAccess(options_of(broker=broker.endpoint, journal=JOURNAL))
+        with closing(access), pytest.raises(UnavailableError, match=of.content_name) as raised:
+            await asyncio.to_thread(lambda: list(access.content(of, 0, 10)))
+    assert "secret" not in str(raised.value)

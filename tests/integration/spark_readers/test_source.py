@@ -1,0 +1,184 @@
+"""What Spark's users see: options, schemas, snapshots, errors, and Spark's own reader where it is right."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException, PythonException
+from pyspark.sql import DataFrame, SparkSession
+
+import spark_readers
+from protocol.codec import CompressionCodec
+from protocol.errors import ValidationError
+from spark_readers.source import GazetteReader, GazetteSource
+from tests.support.fragment_bag import put
+
+JOURNAL = "acme/orders"
+RECORDS = [
+    json.dumps({"country": "PT" if n % 2 else "JP", "amount": n / 2, "n": n}).encode() + b"\n" for n in range(40)
+]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    begin = 0
+    for number, part in enumerate((RECORDS[:15], RECORDS[15:30], RECORDS[30:])):
+        codec = (CompressionCodec.ZSTANDARD, CompressionCodec.SNAPPY, CompressionCodec.NONE)[number]
+        of, _ = put(tmp_path, JOURNAL, begin, part, codec, postfix=f"date=2026-11-{16 + number}")
+        begin = of.end
+    return tmp_path
+
+
+def read(spark: SparkSession, store: Path, schema: str | None = None, **options: Any) -> DataFrame:
+    reader = spark.read.format("gazette").options(path=str(store), framing="json", **options)
+    return (reader.schema(schema) if schema else reader).load()
+
+
+def test_a_table_is_queried_by_its_columns(spark: SparkSession, store: Path) -> None:
+    table = read(spark, store, "country string, amount double")
+    rows = table.groupBy("country").sum("amount").collect()
+    assert {row["country"]: row["sum(amount)"] for row in rows} == {"PT": 200.0, "JP": 190.0}
+
+
+def test_narrow_reads_are_the_easy_ones(spark: SparkSession, store: Path) -> None:
+    table = spark_readers.read_journals(
+        spark, path=store, framing="json", columns=["n", "_offset"], where={"date": ["2026-11-16", "2026-11-18"]}
+    )
+    assert table.dtypes == [("n", "bigint"), ("_offset", "bigint")]
+    assert sorted(row["n"] for row in table.collect()) == [*range(15), *range(30, 40)]
+    with pytest.raises(ValidationError, match="known are amount, country, n"):
+        spark_readers.read_journals(spark, path=store, framing="json", columns=["who"])
+
+
+def test_a_snapshot_is_read_again_after_more_was_written(spark: SparkSession, store: Path) -> None:
+    offsets = spark_readers.resolve_offsets(path=store)
+    end = len(b"".join(RECORDS))
+    assert offsets == {JOURNAL: (0, end)}
+    put(store, JOURNAL, end, [b'{"n":99}\n'])
+    # Another broker cut the same bytes elsewhere.
+    put(store, JOURNAL, 0, RECORDS, CompressionCodec.GZIP)
+    pinned = spark_readers.read_journals(spark, path=store, framing="json", columns="n long", offsets=offsets)
+    assert sorted(row["n"] for row in pinned.collect()) == [*range(40)]
+    assert read(spark, store, "n long").count() == 41
+    with pytest.raises(ValidationError, match="says this already"):
+        spark_readers.read_journals(spark, path=store, journal=JOURNAL, offsets=offsets)
+
+
+def test_a_frame_keeps_its_snapshot_from_the_first_action_on(spark: SparkSession, store: Path) -> None:
+    table = read(spark, store, "n long")
+    assert table.count() == 40
+    put(store, JOURNAL, len(b"".join(RECORDS)), [b'{"n":99}\n'])
+    assert table.count() == 40
+
+
+def test_nothing_to_read_is_an_empty_table(spark: SparkSession, store: Path) -> None:
+    assert read(spark, store, "n long", startingOffsets="latest").collect() == []
+    assert read(spark, store, "n long", journalPattern="nobody/.*").collect() == []
+
+
+def test_a_mistake_in_an_option_shows_when_the_table_is_loaded(spark: SparkSession, store: Path) -> None:
+    with pytest.raises(AnalysisException, match="did you mean splitSize"):
+        read(spark, store, splitSise="1m")
+
+
+def test_a_corrupt_fragment_fails_the_query_by_name(spark: SparkSession, store: Path) -> None:
+    [path] = store.rglob("*.sz")
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(PythonException, match=path.name):
+        read(spark, store, "n long").collect()
+    assert read(spark, store, "n long", failOnDataLoss="false").count() == 25
+
+
+def test_malformed_records_follow_the_mode_as_in_spark_s_own_reader(spark: SparkSession, tmp_path: Path) -> None:
+    lines = [b'{"a":1,"b":"x"}\n', b"{oops\n", b"\n", b'{"a":"zz","b":"y"}\n', b"17\n", b'{"b":null}\n']
+    put(tmp_path / "store", JOURNAL, 0, lines)
+    plain = tmp_path / "plain.json"
+    plain.write_bytes(b"".join(lines))
+    schema = "a long, b string, _corrupt_record string"
+
+    def rows(table: DataFrame) -> list[tuple[Any, ...]]:
+        return sorted((tuple(row) for row in table.collect()), key=str)
+
+    for mode in ("PERMISSIVE", "DROPMALFORMED"):
+        theirs = spark.read.schema(schema).option("mode", mode).json(str(plain)).cache()
+        assert rows(read(spark, tmp_path / "store", schema, mode=mode)) == rows(theirs), mode
+        theirs.unpersist()
+    with pytest.raises(PythonException, match=r"malformed record at offset 16"):
+        read(spark, tmp_path / "store", schema, mode="FAILFAST").collect()
+
+
+def test_whole_lines_are_handed_to_spark_s_own_reader_where_it_is_right(spark: SparkSession, tmp_path: Path) -> None:
+    def is_native(table: DataFrame) -> bool:
+        return bool(table.inputFiles())
+
+    lines = [b"one\rstill one\n", b"\n", b"two\n"]
+    begin = 0
+    for codec in (CompressionCodec.NONE, CompressionCodec.GZIP, CompressionCodec.ZSTANDARD):
+        of, _ = put(tmp_path, JOURNAL, begin, lines, codec)
+        begin = of.end
+    expected = sorted(line.rstrip(b"\n").decode() for line in lines * 3)
+    native = spark_readers.read_journals(spark, path=tmp_path)
+    assert is_native(native)
+    assert sorted(row["value"] for row in native.collect()) == expected
+    own = [
+        spark_readers.read_journals(spark, path=tmp_path, verifySha1=True),
+        spark_readers.read_journals(spark, path=tmp_path, columns=["value", "_offset"]),
+    ]
+    # Trimmed: by an offset, or by another fragment.
+    trimmed = spark_readers.read_journals(spark, path=tmp_path, startingOffsets={JOURNAL: len(lines[0])})
+    assert not is_native(trimmed)
+    assert trimmed.count() == 8
+    # Spark reads garbage from these, and says nothing.
+    put(tmp_path, JOURNAL, begin, lines, CompressionCodec.SNAPPY)
+    own.append(spark_readers.read_journals(spark, path=tmp_path, endingOffsets={JOURNAL: begin + len(b"".join(lines))}))
+    assert not any(map(is_native, own))
+    assert sorted(row["value"] for row in own[1].collect()) == sorted(expected + expected[::3])
+
+
+def test_a_file_cut_short_is_never_handed_to_spark(spark: SparkSession, tmp_path: Path) -> None:
+    _, path = put(tmp_path, JOURNAL, 0, [b"one\n", b"two\n"])
+    path.write_bytes(b"one\n")
+    table = spark_readers.read_journals(spark, path=tmp_path)
+    with pytest.raises(PythonException, match="ends early"):
+        table.collect()
+
+
+def test_filters_are_not_pushed_down(spark: SparkSession, store: Path) -> None:
+    """With ``pushFilters`` Spark 4.3 gets each of these wrong, as scans of one table share what was pushed.
+
+    They stay as a canary: whoever adds it sees them fail.
+    """
+    assert "pushFilters" not in vars(GazetteReader)
+    assert "pushFilters" not in vars(GazetteSource)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        table = read(spark, store, "n long")
+        assert table.filter("n = 5").count() == 1
+        assert table.count() == 40
+        table.filter("n < 5").explain()
+        assert table.count() == 40
+        assert table.filter("n < 10").union(table).count() == 50
+        both = table.filter("n < 10").union(table.filter("n >= 30"))
+        assert sorted(row["n"] for row in both.collect()) == [*range(10), *range(30, 40)]
+        table.createOrReplaceTempView("orders")
+        counts = "(SELECT count(*) FROM orders WHERE n < 10), (SELECT count(*) FROM orders WHERE n >= 30 AND n < 35)"
+        assert tuple(spark.sql(f"SELECT {counts}").collect()[0]) == (10, 5)
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_sql_reads_journals_too(spark: SparkSession, store: Path) -> None:
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW journal (n BIGINT) USING gazette OPTIONS (path '{store}', framing 'json')"
+    )
+    assert spark.sql("SELECT sum(n) AS total FROM journal").collect()[0]["total"] == sum(range(40))
+
+
+def test_gzip_of_several_members_is_read_whole(spark: SparkSession, tmp_path: Path) -> None:
+    _, path = put(tmp_path, JOURNAL, 0, RECORDS, CompressionCodec.GZIP)
+    path.write_bytes(gzip.compress(b"".join(RECORDS[:7])) + gzip.compress(b"".join(RECORDS[7:])))
+    assert read(spark, tmp_path, "n long", isolation="read_uncommitted").count() == 40

@@ -1,0 +1,124 @@
+"""Tasks that know no more than summaries deliver what the Sequencer does, which reads everything in order."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from consumer.message.message_uuid import Flags, MessageUUID
+from consumer.message.sequencer import Envelope, ReplayRange, Sequencer, SequencerState
+from spark_readers.clock_summary import (
+    carried,
+    carry_from_json,
+    carry_to_json,
+    settlement,
+    stretches,
+    summarise,
+)
+from spark_readers.commit_sieve import CommitSieve, sieved
+
+PRODUCERS = (b"\x01aaaaa", b"\x03bbbbb")
+# Few and close together, so that Clocks repeat, run backwards and fall between those of a transaction.
+MESSAGES = st.lists(
+    st.builds(
+        MessageUUID,
+        st.sampled_from(PRODUCERS),
+        st.integers(0, 6),
+        st.sampled_from([0, 0, 1, 1, 1, 1, 2, 2, 5]),
+    ),
+    max_size=40,
+)
+CUTS = st.lists(st.integers(0, 40), max_size=20)
+
+
+def sequenced(messages: list[MessageUUID]) -> set[int]:
+    """What the Sequencer delivers, without acknowledgements. Messages are one byte each, known by their offsets."""
+    sequencer = Sequencer[int](SequencerState({}))
+    delivered = set()
+    for at, uuid in enumerate(messages):
+        sequencer.queue(Envelope("j", at, at + 1, uuid, at))
+        while (head := sequencer.head()) is not None:
+            assert not isinstance(head, ReplayRange)
+            if head.uuid.clock == 0 or head.uuid.flags != Flags.ACK_TXN:
+                delivered.add(head.message)
+            sequencer.step()
+    return delivered
+
+
+def cut(messages: list[MessageUUID], cuts: list[int]) -> list[list[tuple[int, MessageUUID]]]:
+    numbered = list(enumerate(messages))
+    bounds = sorted({0, len(messages), *(min(at, len(messages)) for at in cuts)})
+    return [numbered[begin:end] for begin, end in pairwise(bounds)]
+
+
+def of_part(part: list[tuple[int, MessageUUID]]) -> list[tuple[MessageUUID | None, int]]:
+    return [(uuid, at) for at, uuid in part]
+
+
+@settings(max_examples=1500)
+@given(MESSAGES, CUTS)
+def test_independent_tasks_deliver_what_the_sequencer_does(messages: list[MessageUUID], cuts: list[int]) -> None:
+    parts = cut(messages, cuts)
+    found, _ = stretches({}, [summarise(part) for part in parts])
+    delivered = [
+        at
+        for part, stretch in zip(parts, found, strict=True)
+        for at in sieved(of_part(part), stretch.carry, stretch.settlement)
+    ]
+    assert len(delivered) == len(set(delivered))
+    assert set(delivered) == sequenced(messages)
+
+
+@given(MESSAGES, CUTS)
+def test_a_carry_is_the_same_however_the_journal_was_cut(messages: list[MessageUUID], cuts: list[int]) -> None:
+    _, in_parts = stretches({}, [summarise(part) for part in cut(messages, cuts)])
+    whole = carried({}, summarise(enumerate(messages)))
+    assert {producer: state[:2] for producer, state in in_parts.items()} == {
+        producer: state[:2] for producer, state in whole.items()
+    }
+    # What is open begins where its first message does, or before: those in between are passed over when read again.
+    sequencer = Sequencer[int](SequencerState({}))
+    for at, uuid in enumerate(messages):
+        sequencer.queue(Envelope("j", at, at + 1, uuid, at))
+        while sequencer.head() is not None:
+            sequencer.step()
+    for state in sequencer.checkpoint(None).producers:
+        of = in_parts[state.producer]
+        assert of.last_ack == state.last_ack
+        assert of.is_open == (state.begin is not None)
+        if state.begin is not None:
+            assert of.begin is not None
+            assert of.begin <= state.begin
+
+
+@given(MESSAGES, st.integers(0, 40))
+def test_a_stream_delivers_in_two_batches_what_one_scan_does(messages: list[MessageUUID], at: int) -> None:
+    """What was open at the end of the first batch is read again, from where it began, once it is acknowledged."""
+    numbered = list(enumerate(messages))
+    first, second = numbered[:at], numbered[at:]
+    carry = carry_from_json(json.loads(json.dumps(carry_to_json(carried({}, summarise(first))))))
+    summary = summarise(second)
+    early = sieved(of_part(first), {}, {})
+    owed = settlement(carry, [summary])
+    begins = [state.begin for producer, state in carry.items() if producer in owed and state.begin is not None]
+    again = first[min(begins, default=len(first)) :]
+    late = sieved(of_part(again), carry, owed, replays=True) + sieved(of_part(second), carry, {})
+    assert sorted(early + late) == sorted(sequenced(messages))
+
+
+@given(MESSAGES, st.integers(0, 40))
+def test_looking_ahead_changes_nothing_but_when(messages: list[MessageUUID], at: int) -> None:
+    numbered = list(enumerate(messages))
+    sieve = CommitSieve[int]({}, {})
+    delivered: list[int] = []
+    for begin, uuid in numbered[:at]:
+        sieve.take(uuid, begin, delivered)
+    sieve.settle(settlement(sieve.carry(), [summarise(numbered[at:])]), delivered)
+    assert sieve.waiting_size == 0
+    for begin, uuid in numbered[at:]:
+        sieve.take(uuid, begin, delivered)
+    sieve.end(delivered)
+    assert sorted(delivered) == sorted(sequenced(messages))

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import json
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from fragment.cover_set import Gap
+from protocol.codec import CompressionCodec
+from protocol.errors import ValidationError
+from protocol.fragment import Fragment
+from spark_readers.fragment_table import FragmentTable
+from spark_readers.fragment_task import FragmentTask, Piece, Run
+from spark_readers.read_options import ReadOptions
+from spark_readers.scan_plan import JournalScan, JournalState, TaskPacker, cut, loss_of, plan_journal
+from tests.support.fragment_bag import options_of
+
+JOURNAL = "acme/orders"
+NONE, ZSTD, GZIP = CompressionCodec.NONE, CompressionCodec.ZSTANDARD, CompressionCodec.GZIP
+
+
+def fragment(
+    begin: int, end: int, codec: CompressionCodec = NONE, postfix: str = "", mod_time: int = 100, digest: int = 0
+) -> Fragment:
+    return Fragment(JOURNAL, begin, end, bytes([digest]) * 20, codec, "s3://b/", mod_time, postfix)
+
+
+def stored(**given: object) -> ReadOptions:
+    return options_of(path="s3://b/", **given)
+
+
+def served(**given: object) -> ReadOptions:
+    return options_of(broker="b:80", journal=JOURNAL, **given)
+
+
+def ranges(scan: JournalScan) -> list[tuple[int, int]]:
+    return [(piece.begin, piece.end) for piece in scan.pieces]
+
+
+def test_overlaps_are_read_once_from_the_cheapest_copy() -> None:
+    bag = [fragment(0, 10), fragment(0, 10, GZIP), fragment(5, 20, ZSTD), fragment(8, 12), fragment(20, 20)]
+    scan = plan_journal(JournalState(JOURNAL, bag), stored())
+    assert ranges(scan) == [(0, 10), (10, 20)]
+    assert [piece.fragment.codec for piece in scan.pieces if piece.fragment] == [NONE, ZSTD]
+
+
+def test_gaps_and_divergences_are_told_by_name() -> None:
+    bag = [fragment(0, 10, digest=1), fragment(0, 10, GZIP, digest=2), fragment(30, 40)]
+    scan = plan_journal(JournalState(JOURNAL, bag), stored())
+    assert scan.gaps == [Gap(10, 30)]
+    loss = loss_of([scan])
+    assert loss is not None
+    for told in (r"acme/orders: no fragment has [10, 30)", "hold different bytes", "failOnDataLoss"):
+        assert told in str(loss)
+
+
+def test_what_is_not_stored_yet_is_read_from_brokers_up_to_the_write_head() -> None:
+    bag = [fragment(0, 10), fragment(20, 30)]
+    fresh = [Fragment(JOURNAL, 10, 25, bytes(20), NONE), Fragment(JOURNAL, 30, 35, bytes(20), NONE)]
+    scan = plan_journal(JournalState(JOURNAL, bag, fresh, 50), served())
+    assert [(piece.begin, piece.end, piece.fragment is None) for piece in scan.pieces] == [
+        (0, 10, False),
+        (10, 20, True),
+        (20, 30, False),
+        (30, 35, True),
+        (35, 50, True),
+    ]
+    assert not scan.gaps
+    scan = plan_journal(JournalState(JOURNAL, bag, fresh, 50), served(tail="false"))
+    assert (scan.end, scan.gaps) == (30, [Gap(10, 20)])
+
+
+def test_a_gap_that_brokers_do_not_fill_stays_one() -> None:
+    fresh = [Fragment(JOURNAL, 40, 50, bytes(20), NONE)]
+    scan = plan_journal(JournalState(JOURNAL, [fragment(0, 10)], fresh, 50), served())
+    assert scan.gaps == [Gap(10, 40)]
+
+
+def test_offsets_are_kept_to() -> None:
+    state = JournalState(JOURNAL, [fragment(0, 10), fragment(10, 30)], (), 30)
+    starting, ending = json.dumps({JOURNAL: 5}), json.dumps({JOURNAL: 12})
+    scan = plan_journal(state, served(startingOffsets=starting, endingOffsets=ending))
+    assert (scan.begin, scan.end, ranges(scan)) == (5, 12, [(5, 10), (10, 12)])
+    assert plan_journal(state, served(startingOffsets="latest")).pieces == []
+    with pytest.raises(ValidationError, match="ends at 30"):
+        plan_journal(state, served(endingOffsets=json.dumps({JOURNAL: 31})))
+    with pytest.raises(ValidationError, match="before it begins"):
+        plan_journal(state, served(startingOffsets=ending, endingOffsets=starting))
+
+
+def test_what_was_deleted_before_the_starting_offset_is_a_loss() -> None:
+    scan = plan_journal(
+        JournalState(JOURNAL, [fragment(20, 30)], (), 30), served(startingOffsets=json.dumps({JOURNAL: 5}))
+    )
+    assert scan.gaps == [Gap(5, 20)]
+
+
+def test_times_prune_by_modification_and_by_path() -> None:
+    bag = [
+        fragment(0, 10, postfix="date=1970-01-01/hour=00", mod_time=5000),
+        fragment(10, 20, postfix="date=1970-01-01/hour=01", mod_time=9000),
+        fragment(20, 30, postfix="date=1970-01-01/hour=02", mod_time=11000),
+    ]
+    state = JournalState(JOURNAL, bag)
+    assert plan_journal(state, stored(startingTimestamp="6000000")).begin == 10
+    assert plan_journal(state, stored(endingTimestamp="9000000")).end == 10
+    assert plan_journal(state, stored(startingTimestamp="12000000")).pieces == []
+    # A copy of a store has the times of copying; its paths still tell.
+    copied = [fragment(of.begin, of.end, postfix=of.path_postfix, mod_time=99_999) for of in bag]
+    assert plan_journal(JournalState(JOURNAL, copied), stored(startingTimestamp="7200000")).begin == 10
+
+
+def test_large_fragments_are_split_where_their_codec_and_framing_allow() -> None:
+    length = 4 << 20
+    for codec, framing, count in (
+        (NONE, "lines", 4),
+        (NONE, "csv", 1),
+        (NONE, "fixed", 1),
+        (ZSTD, "csv", 4),
+        (GZIP, "lines", 1),
+    ):
+        scan = plan_journal(
+            JournalState(JOURNAL, [fragment(0, length, codec)]), stored(framing=framing, splitSize="1m")
+        )
+        assert len(scan.pieces) == count, (codec, framing)
+        assert scan.pieces[0].begin == 0
+        assert scan.pieces[-1].end == length
+
+
+def test_tiny_fragments_share_tasks_and_none_is_overfull() -> None:
+    options = stored(splitSize="1m")
+    bag = [fragment(at * 1000, at * 1000 + 1000) for at in range(500)]
+    scan = plan_journal(JournalState(JOURNAL, bag), options)
+    packer = TaskPacker(options.split_bytes, 1000)
+    tasks = [task for run in cut(scan, options, 1000) if (task := packer.add(run))]
+    tasks.append(packer.end() or FragmentTask(()))
+    assert len(tasks) == 1
+    packer = TaskPacker(10_000, 1000)
+    tasks = [task for run in (Run(str(n), scan.pieces[n : n + 1]) for n in range(500)) if (task := packer.add(run))]
+    assert {task.content_bytes for task in tasks} == {5000}
+
+
+def test_a_task_travels_as_it_is() -> None:
+    pieces = (
+        Piece(fragment(0, 10, ZSTD, "date=2026-11-16"), 0, 10, 0, 10),
+        Piece(None, 10, 20, 10, 20),
+        Piece(fragment(20, 30), 22, 25, 20, 30, False),
+    )
+    task = FragmentTask((Run(JOURNAL, pieces, {"app": "web"}), Run("other", (), replays=True)))
+    assert FragmentTask.unpack(task.pack()) == task
+    table = FragmentTable(JOURNAL, [piece.fragment for piece in pieces if piece.fragment])
+    assert list(table) == [piece.fragment for piece in pieces if piece.fragment]
+
+
+def test_a_hundred_thousand_fragments_take_less_than_300_bytes_each(tmp_path: Path) -> None:
+    """A tenth of them here: what each takes does not depend on how many there are."""
+    count, journals = 10_000, 100
+    options = stored()
+    tracemalloc.start()
+    try:
+        tables = [
+            FragmentTable(
+                f"acme/part-{journal:03}",
+                (
+                    fragment(at << 20, at + 1 << 20, ZSTD, f"date=2026-11-{at % 28:02}")
+                    for at in range(count // journals)
+                ),
+            )
+            for journal in range(journals)
+        ]
+        packer = TaskPacker(options.split_bytes, 0)
+        tasks = []
+        for table in tables:
+            scan = plan_journal(JournalState(table.journal, list(table)), options)
+            for run in cut(scan, options, 0):
+                if task := packer.add(run):
+                    tasks.append(task.pack())
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(tasks) > 70
+    assert peak / count < 300

@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import gzip
+import logging
+from datetime import UTC, datetime
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from google.protobuf import descriptor_pb2
+
+from consumer.message import csv_framing, fixed_framing
+from consumer.message.message_uuid import build, clock_at
+from fragment.zstd_frames import FRAME_BYTES_MAX
+from protocol.codec import CompressionCodec
+from protocol.errors import CorruptError, ValidationError
+from spark_readers.fragment_task import FragmentTask
+from spark_readers.local_copy import local_folder
+from spark_readers.packed_shape import looks_whole
+from spark_readers.proto_columns import message_class, proto_schema
+from spark_readers.scan import plan_tasks
+from spark_readers.scan_plan import DataLossError
+from tests.support.coding import CODECS, json_lines
+from tests.support.fragment_bag import LINES, options_of, put, rows_of, rows_of_tasks
+
+JOURNAL = "acme/orders"
+NONE, GZIP, ZSTD = CompressionCodec.NONE, CompressionCodec.GZIP, CompressionCodec.ZSTANDARD
+AB = pa.schema([("a", pa.int64()), ("b", pa.string())])
+RECORDS = [b'{"a":1,"b":"x"}\n', b"not json\n", b"\n", b'{"a":"zz","b":"y"}\n', b"[1]\n", b'{"b":{"c":1}}\n']
+
+
+def values(store: Path, schema: pa.Schema = AB, **given: object) -> list[dict[str, Any]]:
+    return rows_of(options_of(path=store, framing="json", **given), schema)
+
+
+def test_permissive_keeps_what_it_can_and_shows_the_rest(tmp_path: Path) -> None:
+    put(tmp_path, JOURNAL, 0, RECORDS)
+    schema = AB.append(pa.field("_corrupt_record", pa.string()))
+    assert [tuple(row.values()) for row in values(tmp_path, schema)] == [
+        (1, "x", None),
+        (None, None, "not json"),
+        (None, "y", '{"a":"zz","b":"y"}'),
+        (None, None, "[1]"),
+        (None, '{"c":1}', None),
+    ]
+
+
+def test_dropmalformed_drops_with_its_metadata(tmp_path: Path) -> None:
+    put(tmp_path, JOURNAL, 0, RECORDS)
+    schema = AB.append(pa.field("_offset", pa.int64()))
+    rows = values(tmp_path, schema, mode="DROPMALFORMED")
+    assert [(row["b"], row["_offset"]) for row in rows] == [("x", 0), ('{"c":1}', len(b"".join(RECORDS[:5])))]
+
+
+def test_failfast_says_where(tmp_path: Path) -> None:
+    put(tmp_path, JOURNAL, 100, RECORDS)
+    with pytest.raises(CorruptError, match=f"acme/orders has a malformed record at offset {100 + len(RECORDS[0])}"):
+        values(tmp_path, mode="FAILFAST")
+
+
+def test_types_of_spark_are_met_exactly(tmp_path: Path) -> None:
+    schema = pa.schema(
+        [
+            ("s", pa.struct([("x", pa.int32()), ("y", pa.list_(pa.field("element", pa.string())))])),
+            ("m", pa.map_(pa.string(), pa.float64())),
+            ("t", pa.timestamp("us", "UTC")),
+            ("d", pa.date32()),
+            ("n", pa.decimal128(10, 2)),
+            ("raw", pa.binary()),
+            ("ok", pa.bool_()),
+        ]
+    )
+    line = (
+        b'{"s":{"x":1,"y":["a",null]},"m":{"k":1.5},"t":"2026-11-16T04:00:00Z","d":"2026-11-16","n":1.25,'
+        b'"raw":"aGk=","ok":true}\n'
+    )
+    put(tmp_path, JOURNAL, 0, [line, b"{}\n"])
+    first, second = values(tmp_path, schema)
+    assert first == {
+        "s": {"x": 1, "y": ["a", None]},
+        "m": [("k", 1.5)],
+        "t": datetime(2026, 11, 16, 4, tzinfo=UTC),
+        "d": datetime(2026, 11, 16).date(),
+        "n": Decimal("1.25"),
+        "raw": b"hi",
+        "ok": True,
+    }
+    assert set(second.values()) == {None}
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
+def test_whole_fragments_are_the_same_by_file_and_by_line(tmp_path: Path, codec: CompressionCodec) -> None:
+    """DuckDB reads the files of the first, our decoder those of the second."""
+    content = json_lines(1 << 20).rpartition(b"\n")[0] + b"\n"
+    put(
+        tmp_path,
+        JOURNAL,
+        0,
+        [content[: content.index(b"\n", 1 << 19) + 1], content[content.index(b"\n", 1 << 19) + 1 :]],
+        codec,
+    )
+    schema = pa.schema([("at", pa.int64()), ("note", pa.string())])
+    by_file = values(tmp_path, schema, isolation="read_uncommitted")
+    by_line = values(tmp_path, schema, isolation="read_uncommitted", verifySha1="true")
+    assert by_file == by_line
+    assert len(by_file) == content.count(b"\n")
+
+
+@pytest.mark.parametrize("codec", [NONE, ZSTD])
+def test_one_large_fragment_is_split_into_tasks_that_share_no_line(tmp_path: Path, codec: CompressionCodec) -> None:
+    content = json_lines(3 * FRAME_BYTES_MAX).rpartition(b"\n")[0] + b"\n"
+    cuts = [
+        0,
+        *(content.index(b"\n", at) + 1 for at in range(1 << 20, len(content) - (1 << 18), 1 << 20)),
+        len(content),
+    ]
+    # One append is so long that frames begin within it, where messages do not.
+    del cuts[4:10]
+    appends = [content[begin:end] for begin, end in pairwise(cuts)]
+    assert max(map(len, appends)) > FRAME_BYTES_MAX
+    put(tmp_path, JOURNAL, 0, appends, codec)
+    options = options_of(path=tmp_path, splitSize="2m")
+    assert len(plan_tasks(options)) > 4
+    rows = rows_of(options)
+    assert len(rows) == content.count(b"\n")
+    assert [row["_offset"] for row in rows] == sorted({row["_offset"] for row in rows})
+    assert "".join(row["value"] + "\n" for row in rows).encode() == content
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
+@pytest.mark.parametrize("harm", ["truncated", "flipped", "vanished"])
+@pytest.mark.parametrize("framing", ["lines", "json"])
+def test_a_bad_fragment_fails_by_name_or_is_skipped_and_counted(
+    tmp_path: Path, codec: CompressionCodec, harm: str, framing: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = b'{"note":"good"}\n'
+    content = json_lines(1 << 19).rpartition(b"\n")[0] + b"\n"
+    put(tmp_path, JOURNAL, 0, [good])
+    of, path = put(tmp_path, JOURNAL, len(good), [content], codec)
+    packed = path.read_bytes()
+    # What DuckDB reads is verified by its length and by the checksums that a codec has; raw bytes have none.
+    verify = "true" if harm == "flipped" else "false"
+    given: dict[str, object] = {"path": tmp_path, "framing": framing, "verifySha1": verify}
+    given["isolation"] = "read_uncommitted"
+    schema = pa.schema([("value" if framing == "lines" else "note", pa.string())])
+    options, lenient = options_of(**given), options_of(**given, failOnDataLoss="false")
+    tasks = plan_tasks(options)
+    if harm == "vanished":
+        path.unlink()
+    elif harm == "truncated":
+        path.write_bytes(packed[: len(packed) // 2])
+    else:
+        at = len(packed) // 2
+        path.write_bytes(packed[:at] + bytes([packed[at] ^ 0x11]) + packed[at + 1 :])
+
+    def read(options: Any) -> list[dict[str, Any]]:
+        return rows_of_tasks((FragmentTask.unpack(task) for task in tasks), options, schema)
+
+    with pytest.raises(CorruptError, match=of.content_name):
+        read(options)
+    with caplog.at_level(logging.WARNING):
+        assert len(read(lenient)) == 1
+    assert "1 pieces of fragments were skipped" in caplog.text
+    assert of.content_name in caplog.text
+
+
+def test_gaps_fail_or_are_passed_over(tmp_path: Path) -> None:
+    put(tmp_path, JOURNAL, 0, [b"one\n"])
+    put(tmp_path, JOURNAL, 10, [b"two\n"])
+    with pytest.raises(DataLossError, match=r"no fragment has \[4, 10\)"):
+        rows_of(options_of(path=tmp_path))
+    rows = rows_of(options_of(path=tmp_path, failOnDataLoss="false"))
+    assert [row["value"] for row in rows] == ["one", "two"]
+
+
+def test_an_append_that_ends_within_a_line_is_an_error_unless_malformed_ones_are_dropped(tmp_path: Path) -> None:
+    put(tmp_path, JOURNAL, 0, [b"one\ntw"])
+    with pytest.raises(CorruptError, match="no newline ends the line that begins at offset 4"):
+        rows_of(options_of(path=tmp_path))
+    rows = rows_of(options_of(path=tmp_path, mode="DROPMALFORMED"))
+    assert [row["value"] for row in rows] == ["one"]
+
+
+def test_a_journal_that_was_named_and_is_not_there_is_an_error(tmp_path: Path) -> None:
+    put(tmp_path, JOURNAL, 0, [b"one\n"])
+    with pytest.raises(ValidationError, match="acme/order'"):
+        rows_of(options_of(path=tmp_path, journal="acme/order"))
+
+
+def test_csv_records_are_cast_and_follow_the_mode(tmp_path: Path) -> None:
+    uuid = str(build(b"\x01aaaaa", clock_at(1_700_000_000_000_000_000), 0))
+    records = [csv_framing.encode([uuid, "7", "a\nb"]), b"u,seven,c\n", b"u,8\n"]
+    put(tmp_path, JOURNAL, 0, records)
+    schema = pa.schema([("u", pa.string()), ("n", pa.int32()), ("t", pa.string())])
+    permissive = rows_of(options_of(path=tmp_path, framing="csv"), schema)
+    assert [(row["n"], row["t"]) for row in permissive] == [(7, "a\nb"), (None, "c"), (8, None)]
+    dropped = rows_of(options_of(path=tmp_path, framing="csv", mode="DROPMALFORMED"), schema)
+    assert [row["n"] for row in dropped] == [7]
+
+
+def test_protobuf_messages_are_columns_and_sequenced_by_their_uuid(tmp_path: Path) -> None:
+    files = descriptor_pb2.FileDescriptorSet()
+    message = files.file.add(name="order.proto", package="test", syntax="proto3").message_type.add(name="Order")
+    for number, (name, of_type) in enumerate((("uuid", 12), ("amount", 1), ("note", 9), ("count", 4)), 1):
+        message.field.add(name=name, number=number, type=of_type, label=1)
+    descriptor = tmp_path / "orders.pb"
+    descriptor.write_bytes(files.SerializeToString())
+    kind: Any = message_class(str(descriptor), "test.Order")
+    uuids = [
+        build(b"\x01aaaaa", clock_at(1_700_000_000_000_000_000) + 16 * at, flags).bytes
+        for at, flags in enumerate((0, 1, 1, 2, 1))
+    ]
+    payloads = [kind(uuid=uuid, amount=at, note="hi", count=1).SerializeToString() for at, uuid in enumerate(uuids)]
+    put(tmp_path / "store", JOURNAL, 0, [fixed_framing.encode(payload) for payload in payloads])
+    options = options_of(
+        path=tmp_path / "store", framing="fixed", descriptorFile=descriptor, messageName="test.Order", uuidField="uuid"
+    )
+    assert [field["type"] for field in proto_schema(kind)["fields"]] == ["binary", "double", "string", "decimal(20,0)"]
+    schema = pa.schema(
+        [("amount", pa.float64()), ("count", pa.decimal128(20, 0)), ("_timestamp", pa.timestamp("us", "UTC"))]
+    )
+    rows = rows_of(options, schema)
+    assert [row["amount"] for row in rows] == [0, 1, 2]
+    assert rows[0]["_timestamp"] == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+    with pytest.raises(ValidationError, match=r"it has test\.Order"):
+        message_class(str(descriptor), "test.Nothing")
+
+
+def test_a_column_that_lines_do_not_have_is_refused(tmp_path: Path) -> None:
+    put(tmp_path, JOURNAL, 0, [b"one\n"])
+    with pytest.raises(ValidationError, match="framing to json"):
+        rows_of(options_of(path=tmp_path), pa.schema([("a", pa.int64())]))
+    assert rows_of(options_of(path=tmp_path), LINES) == [{"value": "one", "_offset": 0}]
+
+
+def test_what_was_cut_short_is_told_from_the_outside(tmp_path: Path) -> None:
+    content = json_lines(1 << 20)
+    for codec in (NONE, GZIP, ZSTD):
+        of, path = put(tmp_path, JOURNAL, 0, [content], codec)
+        assert looks_whole(of, path)
+        whole = path.read_bytes()
+        for length in (0, 3, len(whole) // 2, len(whole) - 1):
+            path.write_bytes(whole[:length])
+            assert not looks_whole(of, path), (codec, length)
+    # Of several members only the last one's length is there: our own decoder reads those.
+    of, path = put(tmp_path, JOURNAL, 0, [content], GZIP)
+    path.write_bytes(gzip.compress(content[:1000]) + gzip.compress(content[1000:]))
+    assert not looks_whole(of, path)
+
+
+def test_copies_of_objects_are_on_a_disk() -> None:
+    assert local_folder({"SPARK_LOCAL_DIRS": "/tmp"}, "tmpfs /tmp tmpfs rw 0 0\n") == "/var/tmp"
+    assert local_folder({"SPARK_LOCAL_DIRS": "/tmp"}, "/dev/vda / ext4 rw 0 0\n") == "/tmp"
+
+
+def test_offsets_of_a_journal_that_is_not_read_are_a_mistake(tmp_path: Path) -> None:
+    put(tmp_path, JOURNAL, 0, [b"one\n"])
+    with pytest.raises(ValidationError, match="startingOffsets"):
+        rows_of(options_of(path=tmp_path, startingOffsets='{"acme/order": 0}'))
