@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 
 from consumer.message import csv_framing, fixed_framing, json_framing
 from consumer.message.mapping import Partitions

@@ -11,12 +11,19 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from consumer.message import csv_framing
 from protocol.errors import ValidationError
+from spark_readers import sink
 from spark_readers.fragment_task import FragmentTask
 from spark_readers.proto_columns import message_class, proto_schema
 from spark_readers.read_options import Framing, ReadOptions
@@ -44,6 +51,12 @@ class GazetteSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return GazetteReader(ReadOptions.parse(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return sink.writer(schema, overwrite, self.options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 -- Spark's name
+        return sink.stream_writer(schema, overwrite, self.options)
 
 
 class GazetteReader(DataSourceReader):

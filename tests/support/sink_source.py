@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
