@@ -4,9 +4,9 @@ Each step takes what happened and returns what is to be done about it, in order.
 then waits for, and whatever comes of it is the next step. Nothing is waited for in here, and nothing is sent.
 
 ``Resolve`` who is primary; take the journal's pipeline, in turn; if the Route is another than the pipeline's, take the
-spool, read what is on record of the journal's head, and synchronise a new pipeline; have an epoch opened for it, and all
-assignments advertise the Route; check what the request and the journal demand; stream the content; propose the commit,
-pass the pipeline on, and read the answers.
+spool, read what is on record of the journal's head, and synchronise a new pipeline; have an epoch opened for it, and
+all assignments advertise the Route; check what the request and the journal demand; stream the content; propose the
+commit, pass the pipeline on, and read the answers.
 """
 
 from __future__ import annotations
@@ -225,15 +225,6 @@ class AppendFSM:
                 return self._on_resolved(resolution)
             case State.ACQUIRE_PIPELINE, PipelineTaken(pipeline):
                 return self._on_pipeline(pipeline)
-            case State.START_PIPELINE, SpoolTaken(held):
-                self._taken, self.state = held, State.READ_HEAD
-                return (ReadHead(),)
-            case State.READ_HEAD, HeadRead():
-                return self._on_head(event)
-            case State.PREPARE_SPOOL, Prepared():
-                return self._open(self._terms)
-            case State.OPEN_PIPELINE, Opened(pipeline):
-                return self._on_opened(pipeline)
             case State.AWAIT_LISTING, Ready(summary, _, spool_ids):
                 return self._on_listed(summary, spool_ids)
             case ((State.UPDATE_ASSIGNMENTS | State.UPDATE_SUSPEND), Transacted(revision)):
@@ -244,6 +235,21 @@ class AppendFSM:
                 return self._on_sealed(sealed)
             case State.SHOW, Shown(is_certain):
                 return self._finish(self._verdict if is_certain else Fail(UnavailableError(_UNCERTAIN)))
+            case _:
+                return self._on_built(event)
+
+    def _on_built(self, event: Event) -> Effects:
+        """One more step towards a pipeline is done."""
+        match self.state, event:
+            case State.START_PIPELINE, SpoolTaken(held):
+                self._taken, self.state = held, State.READ_HEAD
+                return (ReadHead(),)
+            case State.READ_HEAD, HeadRead():
+                return self._on_head(event)
+            case State.PREPARE_SPOOL, Prepared():
+                return self._open(self._terms)
+            case State.OPEN_PIPELINE, Opened(pipeline):
+                return self._on_opened(pipeline)
             case _:
                 raise AssertionError(f"{type(event).__name__} in {self.state.name}")
 

@@ -1,4 +1,4 @@
-"""CopyKeeping: sees to the copies of a spool directory that no live replica has, at the start of a broker and beside it."""
+"""CopyKeeping: sees to the copies of a spool directory that no live replica has, when a broker starts and later on."""
 
 from __future__ import annotations
 
@@ -192,8 +192,8 @@ class CopyKeeping:
             return None
 
     async def _settle(self, journal: str, known: Known, is_starting: bool) -> None:
-        """Until the record has nothing to be changed about: an answer that was lost, or somebody who was faster, is found
-        by reading again."""
+        """Until the record has nothing to be changed about: an answer that was lost, or somebody who was faster, is
+        found by reading again."""
         for _ in range(TRIES_MAX):
             head, mod_revision = known
             judgement = self.copies.judged(journal, head, is_starting=is_starting)

@@ -351,7 +351,7 @@ class JournalBroker:
             self._tasks.create_task(self._catch_up(replica, terms))
 
     async def _catch_up(self, replica: LocalReplica, terms: EpochTerms) -> None:
-        """A holder of an earlier epoch may have uploaded it, or may be about to: look soon, and not only in due time."""
+        """A holder of an earlier epoch may have uploaded it, or be about to: look soon, and not only in due time."""
         pause_s = CATCH_UP_S
         while not replica.is_stopped and replica.index.held_through(terms.oldest_begin) < terms.begin:
             await asyncio.sleep(jittered(pause_s, self.surroundings.chance))

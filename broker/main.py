@@ -264,7 +264,7 @@ class BrokerProcess:
                 await self._upload_rest(broker, upload_s)
 
     async def _recover(self, broker: JournalBroker) -> None:
-        """Before anybody can ask: what an earlier process left proves where journals end. There is no way round etcd."""
+        """Before anybody can ask: what an earlier process left proves where journals end. It takes etcd to do so."""
         while True:
             try:
                 await broker.recover()

@@ -1,8 +1,8 @@
 """Replication: a Replicate stream as the peer sees it that a primary replicates to.
 
 It holds the replica's spool from the first proposal until the stream ends, or until a later one takes it: that is what
-keeps any other primary out. The Route is compared before the spool is waited for, so that of two who take themselves for
-the primary one is told. A spool whose commits are not of the last, open epoch is retired before it takes part.
+keeps any other primary out. The Route is compared before the spool is waited for, so that of two who take themselves
+for the primary one is told. A spool whose commits are not of the last, open epoch is retired before it takes part.
 """
 
 from __future__ import annotations

@@ -289,10 +289,9 @@ class SpoolWorker:
             case _Seal(sealed):
                 assert isinstance(result, Sealed | Exception)
                 sealed(result)
-            case _Prepare(fate, prepared, copy):
-                if fate is not None and copy is not None and isinstance(result, Performed):
-                    self._observer.retired(copy, fate)
-                prepared(result if isinstance(result, Exception) else None)
+            case _Prepare():
+                assert isinstance(result, Performed | Exception)
+                self._settle_prepared(step, result)
             case _Propose(_, replied):
                 self._unqueue(0)
                 reply = result.reply if isinstance(result, Performed) else result
@@ -311,6 +310,14 @@ class SpoolWorker:
         elif isinstance(result, Exception) and isinstance(step, _Release | _HandOn):
             extra = {"journal": self.spool.fragment.journal, "error": str(result)}
             log.error("a spool could not be given back or handed on (its files stay)", extra=extra)
+
+    def _settle_prepared(self, step: _Prepare, result: Performed | Exception) -> None:
+        if isinstance(result, Exception):
+            step.done(result)
+            return
+        if step.fate is not None and step.copy is not None:
+            self._observer.retired(step.copy, step.fate)
+        step.done(None)
 
     def _tell(self, performed: Performed) -> None:
         for local in performed.visible:

@@ -145,7 +145,7 @@ class Index(Generic[FileT]):
         return Summary(self._all.begin, self._all.end, self._all[len(self._all) - 1].mod_time)
 
     def stored_through(self, begin: int) -> int:
-        """Up to where everything from `begin` on is in a store, as far as the latest listing tells; at least `begin`."""
+        """Up to where everything from `begin` on is in a store, by the latest listing; at least `begin`."""
         through = begin
         for fragment in self._all.chain(begin):
             if fragment.begin > through or not fragment.mod_time:

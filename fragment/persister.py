@@ -106,7 +106,7 @@ class Item:
 
 
 class Persister:
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- whom it asks and whom it tells
         self,
         open_store: Callable[[str], Awaitable[BlobStore]],
         compression: SpoolCompression,
@@ -119,9 +119,9 @@ class Persister:
         may_upload: Callable[[], bool] = lambda: True,
         discard_deleted: bool = False,
     ) -> None:
-        """`persisted` hears of every fragment that is seen in a store, and `joined` of what is decided after its replica
-        was given up: a fragment, where it is, and of which incarnation. While `may_upload` is false, nothing is uploaded
-        of an epoch that is not known to be closed: this broker may have lost its lease, and its journals be elsewhere.
+        """`persisted` hears of every fragment that is seen in a store, and `joined` of what is decided after its
+        replica was given up: a fragment, where it is, and of which incarnation. While `may_upload` is false, nothing is
+        uploaded of an epoch that is not known to be closed: this broker may have lost its lease, and its journals be elsewhere.
         `discard_deleted` is the operator's word that bytes of deleted journals that are not uploaded yet may be thrown
         away."""
         self._open_store = open_store

@@ -161,7 +161,7 @@ class SpoolFile:
         return next((fragment_at(record) for record in reversed(records) if self.begin < record.end <= end), None)
 
     def cut_log(self) -> None:
-        """Without what follows the last whole record, which a crash has left: a record after it would count as damage."""
+        """Without what a crash has left after the last whole record: the next one would count as damage."""
         os.ftruncate(self._log, self._log_length)
 
     def content_fileno(self) -> int:
