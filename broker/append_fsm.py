@@ -179,8 +179,8 @@ class AppendFSM:
         self._start: Start | None = None
         self._change: HeadChange | None = None
         self._record_tries = 0
-        # The record as it was when it could not be changed.
-        self._failed_at: int | None = None
+        # The record as it was when it could not be changed, and what was known of etcd then.
+        self._failed_at: tuple[int, int] | None = None
         # Of this append's content: where it begins, how much of it was sent, and whether the client wants it committed.
         self._begin = 0
         self._sent = 0
@@ -363,7 +363,7 @@ class AppendFSM:
         held, told = self._taken, self._terms
         assert held is not None
         failed_at, self._failed_at = self._failed_at, None
-        if failed_at == read.mod_revision:
+        if failed_at == (read.mod_revision, self._resolution.revision):
             # It was not the record that had changed, so it is something that etcd has yet to tell.
             return (*self._released(), *self._resolve(self._resolution.revision + 1))
         copy = held.spool.copy
@@ -451,7 +451,12 @@ class AppendFSM:
         """All hold the same. Before anything is acknowledged, that has to be on record (DH-1)."""
         resolution, start = self._resolution, self._start
         self._start = None
-        if resolution.keeps_epochs and (start is not None or not pipeline.is_open):
+        is_opening = resolution.keeps_epochs and (start is not None or not pipeline.is_open)
+        if is_opening and len(resolution.header.route.members) < resolution.desired_replication:
+            # Nothing can be acknowledged by so few. An epoch of theirs would be lost with fewer directories than the
+            # journal is to survive, and the one before it is with more of them.
+            return self._unopened(Status.INSUFFICIENT_JOURNAL_BROKERS)
+        if is_opening:
             begun = start or Start(pipeline.head.end, pipeline.head.registers)
             holders = list(resolution.spool_ids.values())
             head = opened(pipeline.record, resolution.create_revision, begun, holders, self._read.stored_through)
@@ -485,7 +490,7 @@ class AppendFSM:
         change, self._change = self._change, None
         resolution, pipeline = self._resolution, self.pipeline
         if revision is None and change is not None:
-            self._failed_at = change.mod_revision
+            self._failed_at = change.mod_revision, resolution.revision
             return self._read_again()
         if change is not None and self.state is State.UPDATE_SUSPEND:
             # Its epoch is closed, so that nothing may be acknowledged by it any more.
@@ -523,14 +528,16 @@ class AppendFSM:
 
     def _on_unproven(self) -> Effects:
         """Nobody who is there knows where the journal ends: only a holder can tell, or an operator (DH-6, DH-11)."""
-        resolution = self._resolution
         if self.opening.offset is not None:
             self.state = State.CONFIRM_RESET
             return (NextChunk(),)
-        shut_down = self._shut_down()
+        return self._unopened(Status.INDEX_HAS_GREATER_OFFSET)
+
+    def _unopened(self, status: Status) -> Effects:
+        """There can be no epoch for now, and so no appends. All are in step all the same: let the allocator go on."""
+        resolution, shut_down = self._resolution, self._shut_down()
         if resolution.is_consistent:
-            return (*shut_down, *self._refuse(Status.INDEX_HAS_GREATER_OFFSET))
-        # The members have nothing that anybody would have to wait for, so let the allocator go on.
+            return (*shut_down, *self._refuse(status))
         self.state = State.UPDATE_ASSIGNMENTS
         return (*shut_down, Advertise(resolution))
 

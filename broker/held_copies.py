@@ -1,8 +1,8 @@
 """HeldCopies: what a spool directory has of epochs beside the spools of live replicas.
 
 A copy is given up when its replica is, and all that an earlier process left are copies of that kind. None of them is
-ever offered to a primary again. Each either closes its epoch, if that is still open, or goes to the fate that the record
-has for it: what is decided is uploaded, and the rest is cut.
+ever offered to a primary again. Each either closes its epoch, if that is still open, or goes to the fate that the
+record has for it: what is decided is uploaded, and the rest is cut.
 """
 
 from __future__ import annotations

@@ -305,10 +305,14 @@ class SpoolWorker:
             case _HandOn(handed_on):
                 self._observer.given_up(self.spool.copy)
                 handed_on()
-        if isinstance(result, Exception) and self._failed is not None:
-            self._failed(result)
-        elif isinstance(result, Exception) and isinstance(step, _Release | _HandOn):
-            extra = {"journal": self.spool.fragment.journal, "error": str(result)}
+        if isinstance(result, Exception):
+            self._settle_failed(step, result)
+
+    def _settle_failed(self, step: _Step, failure: Exception) -> None:
+        if self._failed is not None:
+            self._failed(failure)
+        elif isinstance(step, _Release | _HandOn):
+            extra = {"journal": self.spool.fragment.journal, "error": str(failure)}
             log.error("a spool could not be given back or handed on (its files stay)", extra=extra)
 
     def _settle_prepared(self, step: _Prepare, result: Performed | Exception) -> None:

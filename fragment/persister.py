@@ -121,9 +121,9 @@ class Persister:
     ) -> None:
         """`persisted` hears of every fragment that is seen in a store, and `joined` of what is decided after its
         replica was given up: a fragment, where it is, and of which incarnation. While `may_upload` is false, nothing is
-        uploaded of an epoch that is not known to be closed: this broker may have lost its lease, and its journals be elsewhere.
-        `discard_deleted` is the operator's word that bytes of deleted journals that are not uploaded yet may be thrown
-        away."""
+        uploaded of an epoch that is not known to be closed: this broker may have lost its lease, and its journals be
+        elsewhere. `discard_deleted` is the operator's word that bytes of deleted journals that are not uploaded yet may
+        be thrown away."""
         self._open_store = open_store
         self._compression = compression
         self._spec_now = spec_now
