@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from allocator.etcd_client import EtcdClient
 from allocator.etcd_errors import EtcdError
@@ -133,6 +133,13 @@ class CopyKeeping:
             extra = {"journal": journal, "epochs": len(head.epochs)}
             log.warning("the store does not get what many epochs of a journal hold: see to its uploads", extra=extra)
         return HeadRead(head, mod_revision)
+
+    async def read_heads(self) -> Mapping[str, DurableHead]:
+        """All that are on record. Raises an UnavailableError."""
+        try:
+            return {journal: head for journal, (head, _) in (await self._heads()).items()}
+        except EtcdError as error:
+            raise UnavailableError("etcd cannot be reached, or does not answer: try again") from error
 
     async def void_head(self, journal: str, create_revision: int) -> None:
         """Have it on record that a member without epochs takes part. Raises an UnavailableError."""

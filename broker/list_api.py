@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
 from allocator.key_value import KeyValue
+from allocator.keys import members_prefix
 from allocator.keyspace_view import KeySpaceView
 from broker.answer_header import own_header
+from broker.broker_member import BrokerMember
 from broker.cluster_keys import BrokerEntity
+from broker.durable_head import DurableHead
+from broker.head_status import head_status
 from broker.journal_changes import JournalChanges
 from broker.listing import Selection, snapshot
 from broker.resolution import EVERYTHING
@@ -27,6 +31,8 @@ class ListApi:
     changes: JournalChanges
     root: str
     own_id: ProcessId
+    # All that is on record of the heads of journals. Raises an UnavailableError.
+    read_heads: Callable[[], Awaitable[Mapping[str, DurableHead]]]
 
     async def list_journals(
         self, request: pb.ListRequest, selector: LabelSelector = EVERYTHING
@@ -42,8 +48,11 @@ class ListApi:
             await self.changes.wait_revision(request.watch_resume.etcd.revision + 1)
         while True:
             count, view = self.changes.count, self.changes.view
+            heads = await self.read_heads() if request.heads else None
             async with aclosing(self._snapshot(selection, view)) as messages:
                 async for message in messages:
+                    if heads is not None:
+                        self._add_heads(message, heads, view)
                     yield message
             if not request.watch:
                 return
@@ -59,6 +68,18 @@ class ListApi:
             if response is not None:
                 yield response
             await asyncio.sleep(0)
+
+    def _add_heads(
+        self, message: pb.ListResponse, heads: Mapping[str, DurableHead], view: KeySpaceView[BrokerEntity]
+    ) -> None:
+        members = {
+            kv.value.value.spool_id: "/".join(kv.value.value.id)
+            for kv in view.prefixed(members_prefix(self.root))
+            if isinstance(kv.value.value, BrokerMember)
+        }
+        for journal in message.journals:
+            status = head_status(heads.get(journal.spec.name), journal.create_revision, members)
+            journal.head.CopyFrom(status)
 
     async def _wait_touched(self, selection: Selection, count: int) -> None:
         """Until there is a change, after the first `count`, of a journal that is selected, or was before it."""

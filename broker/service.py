@@ -62,7 +62,7 @@ class _Apis:
         self.broker = broker
         # Fired when this broker goes: what it relays has no end of its own.
         self.stop_proxying = Notice()
-        self.listing = ListApi(changes, root, own_id)
+        self.listing = ListApi(changes, root, own_id, broker.keeping.read_heads)
         self.applying = ApplyApi(with_.etcd, root, own_id, lambda: watch.view, watch.wait_revision)
         self.reading = ReadApi(
             broker.resolver, with_.stores.open, SpoolChunks(with_.readers), self._proxied_read, self.stop_proxying

@@ -169,10 +169,12 @@ async def matched(client: Client, selector: LabelSelector) -> Listing:
     async with patience("the list of journals"):
         listing = await client.list(selector)
     if not len(listing):
-        raise click.ClickException(
-            f"no journals match {str(selector)!r}: `gazctl journals list` shows all that there are"
-        )
+        raise nothing_matches(selector)
     return listing
+
+
+def nothing_matches(selector: LabelSelector) -> click.ClickException:
+    return click.ClickException(f"no journals match {str(selector)!r}: `gazctl journals list` shows all that there are")
 
 
 _ADVICE = {
@@ -183,8 +185,9 @@ _ADVICE = {
     ),
     Status.NOT_ALLOWED: "Its flags do not allow that: look at them with `gazctl journals list -o yaml`",
     Status.INDEX_HAS_GREATER_OFFSET: (
-        "Its store has more than its brokers know of: if no broker has the rest any more, run "
-        "`gazctl journals reset-head`"
+        "Nobody who is there can prove where the journal ends: it goes on by itself once a broker returns that has its "
+        "last bytes (`gazctl journals list --heads` shows which are missing). If none ever will, "
+        "`gazctl journals reset-head` lets appends go on without them"
     ),
     Status.INSUFFICIENT_JOURNAL_BROKERS: "`gazctl brokers list` shows whether there are as many as it asks for",
     Status.NO_JOURNAL_PRIMARY_BROKER: "`gazctl journals list -p -r` shows who holds it; try again in some seconds",

@@ -33,9 +33,9 @@ async def brokers_of(settings: ClientSettings) -> AsyncIterator[Brokers]:
             await brokers.close()
 
 
-async def list_journals(brokers: Brokers, selector: LabelSelector) -> pb.ListResponse:
-    """All messages of a listing as one."""
-    request = pb.ListRequest(selector=selector.to_proto())
+async def list_journals(brokers: Brokers, selector: LabelSelector, *, heads: bool = False) -> pb.ListResponse:
+    """All messages of a listing as one; with what is on record of the journals' heads, if that is asked for."""
+    request = pb.ListRequest(selector=selector.to_proto(), heads=heads)
     endpoint = brokers.dispatch.for_any(brokers.clock())
     listed = pb.ListResponse()
     call = await brokers.list(endpoint, request, brokers.settings.stall_s)

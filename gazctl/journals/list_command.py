@@ -14,6 +14,7 @@ from gazctl.output import json_text, proto_text
 from gazctl.raw_calls import brokers_of, list_journals
 from gazctl.table import table
 from protocol import json_form
+from protocol.gen import epoch_pb2
 from protocol.gen import journal_pb2 as pb
 from protocol.journal import JournalSpec
 from protocol.journal_tree import hoist
@@ -38,6 +39,7 @@ NONE = "<none>"
 @click.option("-r", "--replicas", is_flag=True, help="Show the other brokers that hold it.")
 @click.option("--rf", is_flag=True, help="Show the replication factor.")
 @click.option("--stores", is_flag=True, help="Show the first store.")
+@click.option("--heads", is_flag=True, help="Show the epoch, who holds its bytes, and whether the end is proven.")
 @click.option("--watch", is_flag=True, help="Stay, and list again whenever something changes.")
 @broker_options
 def list_command(selector: LabelSelector, watch: bool, **given: Any) -> None:
@@ -46,6 +48,8 @@ def list_command(selector: LabelSelector, watch: bool, **given: Any) -> None:
     \b
     All journals with their brokers:
       gazctl journals list -p -r --rf
+    Where each journal ends, and who can prove it:
+      gazctl journals list --heads
     Specs below a prefix, to be changed and applied again:
       gazctl journals list -l name:prefix=my/ -o yaml
     """
@@ -54,7 +58,8 @@ def list_command(selector: LabelSelector, watch: bool, **given: Any) -> None:
 
 async def _list(client: Client, selector: LabelSelector, given: dict[str, Any]) -> None:
     async with brokers_of(client.settings) as brokers, patience("the list of journals"):
-        click.echo(printed(await list_journals(brokers, selector), given), nl=False)
+        listed = await list_journals(brokers, selector, heads=given["heads"])
+        click.echo(printed(listed, given), nl=False)
 
 
 async def _watch(client: Client, selector: LabelSelector, given: dict[str, Any]) -> None:
@@ -94,6 +99,7 @@ def _table(listed: pb.ListResponse, given: dict[str, Any]) -> str:
     titles += ["Primary"] if given["primary"] else []
     titles += ["Replicas"] if given["replicas"] else []
     titles += ["Stores"] if given["stores"] else []
+    titles += ["Epoch", "Holders", "Head"] if given["heads"] else []
     rows = []
     for journal in listed.journals:
         spec = JournalSpec.from_proto(journal.spec)
@@ -102,9 +108,33 @@ def _table(listed: pb.ListResponse, given: dict[str, Any]) -> str:
         row += [_primary(journal)] if given["primary"] else []
         row += [_replicas(journal)] if given["replicas"] else []
         row += [spec.fragment.stores[0] if spec.fragment.stores else NONE] if given["stores"] else []
+        row += [str(journal.head.epoch), holders(journal.head), proof(journal.head)] if given["heads"] else []
         row += [",".join(spec.labels.values_of(label)) or NONE for label in given["labels"]]
         rows.append(row)
     return table([*titles, *given["labels"]], rows)
+
+
+def holders(head: epoch_pb2.HeadStatus) -> str:
+    """By name, where they are members, and else by the ids of their spool directories."""
+    return ",".join(_holder(held) for held in head.holders) or NONE
+
+
+def _holder(held: epoch_pb2.HeadStatus.Holder) -> str:
+    return held.member.rpartition("/")[2] or f"{held.spool_id.hex()[:8]} (missing)"
+
+
+def proof(head: epoch_pb2.HeadStatus) -> str:
+    """Whether anybody can tell where the journal ends."""
+    if head.void:
+        return "void: a broker without epochs took part"
+    if not head.epoch:
+        return "none yet"
+    if head.HasField("end"):
+        return f"closed at {head.end}"
+    missing = sum(not held.member for held in head.holders)
+    if missing == len(head.holders):
+        return f"unproven: all {missing} holders are missing"
+    return f"proven, {missing} of {len(head.holders)} holders missing" if missing else "proven"
 
 
 def _primary(journal: pb.ListResponse.Journal) -> str:

@@ -7,12 +7,14 @@ from typing import Any
 import click
 
 from broker.client.client import Client
-from broker.client.listing import ListedJournal
 from broker.client.retrying_read import WRITE_HEAD
 from gazctl.command import Command
-from gazctl.connection import broker_options, matched, patience, run, selector_option, told
+from gazctl.connection import broker_options, nothing_matches, patience, run, selector_option, told
+from gazctl.journals.list_command import holders
 from gazctl.output import notice
+from gazctl.raw_calls import brokers_of, list_journals
 from protocol.errors import GazetteError
+from protocol.gen import journal_pb2 as pb
 from protocol.journal import SuspendLevel, SuspendMode
 from protocol.selector import LabelSelector
 
@@ -21,13 +23,17 @@ from protocol.selector import LabelSelector
 @selector_option()
 @broker_options
 def reset_head(selector: LabelSelector, **given: Any) -> None:
-    """Let appends go on after all brokers of a journal were lost at once.
+    """Let appends go on after all spool directories of a journal were lost.
 
-    Brokers refuse appends to a journal whose store holds more than they know of (INDEX_HAS_GREATER_OFFSET): what was
-    not in the store yet may still come back with a disk. Once it is certain that it does not, this has appends go on at
-    the end of what there is.
+    Brokers refuse appends to a journal whose end nobody who is there can prove (INDEX_HAS_GREATER_OFFSET): what was not
+    in the store yet may still come back with a spool directory, and the journal then goes on by itself. Once it is
+    certain that none comes back, this has appends go on at the end of what there is. What a directory has beyond that,
+    and returns later with, is dropped. The processes of missing holders have to be stopped: one that only hangs may
+    acknowledge appends that are then lost.
 
     \b
+    Which holders are missing:
+      gazctl journals list -l name=my/journal --heads
       gazctl journals reset-head -l name=my/journal
     """
     if not run(given, lambda client: _reset(client, selector)):
@@ -35,8 +41,12 @@ def reset_head(selector: LabelSelector, **given: Any) -> None:
 
 
 async def _reset(client: Client, selector: LabelSelector) -> bool:
+    async with brokers_of(client.settings) as brokers, patience("the list of journals"):
+        listed = await list_journals(brokers, selector, heads=True)
+    if not listed.journals:
+        raise nothing_matches(selector)
     went_well = True
-    for journal in await matched(client, selector):
+    for journal in listed.journals:
         try:
             click.echo(f"{journal.spec.name}: {await _reset_one(client, journal)}")
         except GazetteError as error:
@@ -45,17 +55,24 @@ async def _reset(client: Client, selector: LabelSelector) -> bool:
     return went_well
 
 
-async def _reset_one(client: Client, journal: ListedJournal) -> str:
-    name = journal.spec.name
-    level = SuspendLevel.NONE if journal.spec.suspend is None else journal.spec.suspend.level
+async def _reset_one(client: Client, journal: pb.ListResponse.Journal) -> str:
+    name, level, head = journal.spec.name, journal.spec.suspend.level, journal.head
     if level == SuspendLevel.FULL:
         return "skipped, since it is suspended and empty"
+    is_open = bool(head.epoch) and not head.HasField("end") and not head.void
+    missing = [held for held in head.holders if not held.member]
+    is_unproven = is_open and len(missing) == len(head.holders)
     async with patience(f"the end of {name}"):
-        head = (await client.read_metadata(name, WRITE_HEAD)).write_head
-    if head == 0:
+        end = (await client.read_metadata(name, WRITE_HEAD)).write_head
+    if is_unproven:
+        end = max(end, head.begin, head.floor)
+    elif is_open and missing:
+        notice(f"{name}: {len(missing)} of {len(head.holders)} holders are missing ({holders(head)})")
+    if end == 0 and not is_unproven:
         return "skipped, since it is empty"
     # One that is suspended stays so: that is no reason to wake it.
     mode = SuspendMode.RESUME if level == SuspendLevel.NONE else SuspendMode.KEEP
     async with patience(f"{name} to take an append"):
-        await client.append(name, offset=head, suspend=mode)
-    return f"appends go on at {head}"
+        await client.append(name, offset=end, suspend=mode)
+    lost = f"; all {len(missing)} holders of its last bytes are missing: {holders(head)}" if is_unproven else ""
+    return f"appends go on at {end}{lost}"

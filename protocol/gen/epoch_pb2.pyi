@@ -5,8 +5,10 @@ What brokers of our own kind add to the replication stream. A package of its own
 program ever meets these names.
 """
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -92,3 +94,73 @@ class Copy(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Copy: _TypeAlias = Copy  # noqa: Y015
+
+@_typing.final
+class HeadStatus(_message.Message):
+    """What is on record of a journal's head, and who of its holders is there, for operators."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Holder(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        SPOOL_ID_FIELD_NUMBER: _builtins.int
+        MEMBER_FIELD_NUMBER: _builtins.int
+        spool_id: _builtins.bytes
+        member: _builtins.str
+        """Zone and suffix of the broker that has this spool directory; empty if none is a member."""
+        def __init__(
+            self,
+            *,
+            spool_id: _builtins.bytes = ...,
+            member: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["member", b"member", "spool_id", b"spool_id"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    BEGIN_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    FLOOR_FIELD_NUMBER: _builtins.int
+    VOID_FIELD_NUMBER: _builtins.int
+    HOLDERS_FIELD_NUMBER: _builtins.int
+    EPOCHS_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """Number of the last epoch; zero where none is on record."""
+    begin: _builtins.int
+    end: _builtins.int
+    """Present once the last epoch is closed."""
+    floor: _builtins.int
+    """Bytes below are known to be acknowledged."""
+    void: _builtins.bool
+    """A member that keeps no epochs has taken part."""
+    epochs: _builtins.int
+    """How many are on record, the last one included: the store may lack bytes of those."""
+    @_builtins.property
+    def holders(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeadStatus.Holder]:
+        """Of the last epoch."""
+
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        begin: _builtins.int = ...,
+        end: _builtins.int | None = ...,
+        floor: _builtins.int = ...,
+        void: _builtins.bool = ...,
+        holders: _abc.Iterable[Global___HeadStatus.Holder] | None = ...,
+        epochs: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "end", b"end"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "begin", b"begin", "end", b"end", "epoch", b"epoch", "epochs", b"epochs", "floor", b"floor", "holders", b"holders", "void", b"void"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__end: _TypeAlias = _typing.Literal["end"]  # noqa: Y015
+    _WhichOneofArgType__end: _TypeAlias = _typing.Literal["_end", b"_end"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__end) -> _WhichOneofReturnType__end | None: ...
+
+Global___HeadStatus: _TypeAlias = HeadStatus  # noqa: Y015

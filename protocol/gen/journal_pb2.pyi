@@ -776,7 +776,10 @@ class ListRequest(_message.Message):
     SELECTOR_FIELD_NUMBER: _builtins.int
     WATCH_FIELD_NUMBER: _builtins.int
     WATCH_RESUME_FIELD_NUMBER: _builtins.int
+    HEADS_FIELD_NUMBER: _builtins.int
     watch: _builtins.bool
+    heads: _builtins.bool
+    """Whether to tell of the heads of journals, too."""
     @_builtins.property
     def selector(self) -> Global___LabelSelector: ...
     @_builtins.property
@@ -787,10 +790,11 @@ class ListRequest(_message.Message):
         selector: Global___LabelSelector | None = ...,
         watch: _builtins.bool = ...,
         watch_resume: Global___Header | None = ...,
+        heads: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["selector", b"selector", "watch_resume", b"watch_resume"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["selector", b"selector", "watch", b"watch", "watch_resume", b"watch_resume"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heads", b"heads", "selector", b"selector", "watch", b"watch", "watch_resume", b"watch_resume"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -808,12 +812,17 @@ class ListResponse(_message.Message):
         MOD_REVISION_FIELD_NUMBER: _builtins.int
         ROUTE_FIELD_NUMBER: _builtins.int
         CREATE_REVISION_FIELD_NUMBER: _builtins.int
+        HEAD_FIELD_NUMBER: _builtins.int
         mod_revision: _builtins.int
         create_revision: _builtins.int
         @_builtins.property
         def spec(self) -> Global___JournalSpec: ...
         @_builtins.property
         def route(self) -> Global___Route: ...
+        @_builtins.property
+        def head(self) -> _epoch_pb2.HeadStatus:
+            """If it was asked for."""
+
         def __init__(
             self,
             *,
@@ -821,10 +830,11 @@ class ListResponse(_message.Message):
             mod_revision: _builtins.int = ...,
             route: Global___Route | None = ...,
             create_revision: _builtins.int = ...,
+            head: _epoch_pb2.HeadStatus | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _typing.Literal["route", b"route", "spec", b"spec"]  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = _typing.Literal["head", b"head", "route", b"route", "spec", b"spec"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["create_revision", b"create_revision", "mod_revision", b"mod_revision", "route", b"route", "spec", b"spec"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["create_revision", b"create_revision", "head", b"head", "mod_revision", b"mod_revision", "route", b"route", "spec", b"spec"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -456,3 +456,8 @@ class RecordingPort:
         done, withdrawal = self.readies[-1]
         assert not withdrawal.is_withdrawn
         done(ready or Ready(Summary(0, 0, 0)))
+
+
+async def no_heads() -> dict[str, DurableHead]:
+    """Of brokers that keep no epochs."""
+    return {}

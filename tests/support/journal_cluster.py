@@ -41,6 +41,7 @@ from protocol.gen import journal_pb2 as pb
 from protocol.journal import Flag, FragmentPolicy, JournalSpec
 from protocol.label import LabelSet
 from protocol.route import ProcessId
+from tests.support.broker_cores import no_heads
 
 ROOT = "/gazette/cluster"
 HEADER = EtcdHeader(0xC1, 0x3E, 100, 2)
@@ -140,7 +141,7 @@ class TestBroker:
             self.resolver, cluster.stores.open, self.chunks, self._proxy_read, self.stop_proxying, ack_wait_s=0.05
         )
         self.fragments = FragmentsApi(self.resolver, cluster.stores.open, self._proxy_fragments)
-        self.lists = ListApi(self.changes, ROOT, own_id)
+        self.lists = ListApi(self.changes, ROOT, own_id, no_heads)
 
     def _start(self, journal: str, create_revision: int) -> LocalReplica:
         held = self.held[journal] = HeldJournal(self.cluster, journal, create_revision)

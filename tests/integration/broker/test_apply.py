@@ -25,6 +25,7 @@ from protocol.gen import journal_pb2 as pb
 from protocol.journal import JournalSpec, Suspend, SuspendLevel
 from protocol.selector import LabelSelector
 from protocol.validation import validate
+from tests.support.broker_cores import no_heads
 from tests.support.etcd_server import EtcdServer
 from tests.support.journal_cluster import A, journal_spec
 from tests.support.recording import Conversation, conversations
@@ -62,7 +63,7 @@ async def broker_on(etcd: EtcdClient, root: str) -> AsyncIterator[Broker]:
     running = asyncio.get_running_loop().create_task(watch.run())
     try:
         api = ApplyApi(etcd, root, A, lambda: watch.view, watch.wait_revision)
-        yield Broker(api, ListApi(changes, root, A), watch, etcd)
+        yield Broker(api, ListApi(changes, root, A, no_heads), watch, etcd)
     finally:
         running.cancel()
         await asyncio.wait([running])

@@ -18,6 +18,7 @@ from broker.list_api import ListApi
 from protocol.gen import journal_pb2 as pb
 from protocol.selector import LabelSelector
 from protocol.validation import validate
+from tests.support.broker_cores import no_heads
 from tests.support.journal_cluster import A, journal_spec
 
 WATCHED = LabelSelector.parse("name:prefix=acme/")
@@ -32,7 +33,7 @@ async def lists_on(etcd: EtcdClient, root: str) -> AsyncIterator[ListApi]:
     watch.observe(changes.observe)
     running = asyncio.get_running_loop().create_task(watch.run())
     try:
-        yield ListApi(changes, root, A)
+        yield ListApi(changes, root, A, no_heads)
     finally:
         running.cancel()
         await asyncio.wait([running])
