@@ -6,6 +6,7 @@ import hashlib
 from collections import deque
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -27,8 +28,8 @@ Choices = Sequence[int]
 class Run:
     """A cluster, the appends to it, and what has to hold after each step of any of it."""
 
-    def __init__(self, has_slow_disks: bool) -> None:
-        self.cluster = MiniCluster(A, B, C, D, has_slow_disks=has_slow_disks)
+    def __init__(self, has_slow_disks: bool, keeps_epochs: bool) -> None:
+        self.cluster = MiniCluster(A, B, C, D, has_slow_disks=has_slow_disks, keeps_epochs=keeps_epochs)
         self.clients: list[Client] = []
         # Of each spool: how much of its history was checked.
         self._checked: dict[int, int] = {}
@@ -175,15 +176,21 @@ class Run:
             assert shown == last.commit.end, f"{broker.id} shows all that is acknowledged"
 
 
+LOST_CHANGE = pytest.mark.xfail(run=False, reason="hangs by what is told at the strict xfail in test_append_run.py")
+
+
+@pytest.mark.parametrize(
+    "keeps_epochs", [pytest.param(True, marks=LOST_CHANGE), False], ids=["in epochs", "by Gazette's rules"]
+)
 @settings(max_examples=200)
 @given(
     st.booleans(),
     st.lists(st.tuples(st.integers(0, 24), st.integers(0, 1000)), min_size=15, max_size=150),
 )
 def test_whatever_happens_what_was_acknowledged_is_held_and_nothing_else_is_lost(
-    has_slow_disks: bool, choices: list[tuple[int, int]]
+    keeps_epochs: bool, has_slow_disks: bool, choices: list[tuple[int, int]]
 ) -> None:
-    run = Run(has_slow_disks)
+    run = Run(has_slow_disks, keeps_epochs)
     for what, which in choices:
         run.act(what, which)
         run.check()

@@ -15,7 +15,7 @@ from allocator.key_value import KeyValue
 from allocator.keys import Assignment, Item, assignment_key, item_key, member_id
 from allocator.transaction import Transaction
 from broker.append_event import AppendOutcome, HeadRead, Ready
-from broker.broker_member import KIN, BrokerMember
+from broker.broker_member import EPOCHS, KIN, BrokerMember
 from broker.durable_head import DurableHead, EpochTerms, Fate
 from broker.journal_item import JournalItem
 from broker.pipeline import HeldSpool, PeerStream, Pipeline, Sealed
@@ -254,7 +254,11 @@ class MemorySpool:
         for effect in effects:
             match effect:
                 case Write(position, data):
-                    file = self.files.setdefault(self.spool.fragment.begin, bytearray())
+                    begin = self.spool.fragment.begin
+                    # A spool that was retired may begin again where it once began: in another file.
+                    if position == 0 or begin not in self.files:
+                        self.files[begin] = bytearray()
+                    file = self.files[begin]
                     file[position : position + len(data)] = data
                 case Completed(whole):
                     if whole.fragment.content_length:
@@ -375,8 +379,14 @@ def replica_of(held: MemorySpool | None = None, create_revision: int = 4) -> Rep
     return replica
 
 
-def member_of(member: ProcessId, *, is_kin: bool = True) -> BrokerMember:
-    return BrokerMember(member, f"http://{member.suffix}:8080", 100, capabilities=KIN if is_kin else 0)
+def spool_id_of(member: ProcessId) -> bytes:
+    return hashlib.md5(member.suffix.encode()).digest()
+
+
+def member_of(member: ProcessId, *, is_kin: bool = True, keeps_epochs: bool = False) -> BrokerMember:
+    capabilities = (KIN if is_kin else 0) | (EPOCHS if keeps_epochs else 0)
+    spool_id = spool_id_of(member) if keeps_epochs else b""
+    return BrokerMember(member, f"http://{member.suffix}:8080", 100, capabilities=capabilities, spool_id=spool_id)
 
 
 class Withdrawal:

@@ -17,6 +17,7 @@ from allocator.keyspace import KeySpace
 from allocator.keyspace_view import KeySpaceView
 from broker.broker_member import BrokerMember
 from broker.cluster_keys import BrokerEntity, broker_decoder
+from broker.durable_head import Fate
 from broker.fragments_api import FragmentsApi
 from broker.journal_changes import JournalChanges
 from broker.list_api import ListApi
@@ -29,7 +30,7 @@ from broker.spool_chunks import SpoolChunks
 from broker.spool_worker import SpoolWorker
 from fragment.cover_set import CoverSet
 from fragment.live_index import LiveIndex
-from fragment.spool import EpochMark, Proposal
+from fragment.spool import CopyEnd, EpochMark, Proposal
 from fragment.spool_budget import SpoolBudget
 from fragment.spool_directory import FsyncMode, SpoolDirectory
 from fragment.spool_file import SpoolFile
@@ -224,7 +225,9 @@ class HeldJournal:
 
     def acked(self, through: int) -> None: ...
 
-    def given_up(self) -> None: ...
+    def retired(self, copy: CopyEnd, fate: Fate) -> None: ...
+
+    def given_up(self, copy: CopyEnd | None) -> None: ...
 
 
 def fragment_of(

@@ -39,6 +39,9 @@ class MemoryKeys(Generic[ValueT]):
     def __contains__(self, key: str) -> bool:
         return key in self._mirrored
 
+    def is_stored(self, key: str) -> bool:
+        return key in self._stored
+
     def stored(self, key: str) -> StoredKey:
         return self._stored[key]
 

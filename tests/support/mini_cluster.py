@@ -18,22 +18,26 @@ from allocator.key_value import KeyValue
 from allocator.keys import Assignment, assignment_key, item_key, member_key
 from allocator.keyspace_view import KeySpaceView, Update, changes_between
 from allocator.transaction import Delete, Put, Transaction
+from broker.append_effect import HeadChange
 from broker.append_event import AppendOpening, AppendOutcome, Chunk, End, Failed, HeadRead, Intent, Ready
 from broker.append_run import AppendRun
 from broker.cluster_keys import BrokerEntity, broker_decoder, route_of
-from broker.durable_head import DurableHead
+from broker.durable_head import DurableHead, EpochTerms, head_key
+from broker.held_copies import HeldCopies
+from broker.journal_transaction import record
 from broker.pipeline import PeerStream, Pipeline
 from broker.replica import Replica
 from broker.replication import Replication
 from broker.replication_message import Answer, Message, Propose
 from broker.resolution import Resolution, Wanted
 from broker.resolver import Resolver
-from fragment.index import Index
+from fragment.index import FileT, Index
+from fragment.spool import EpochMark
 from protocol.errors import GazetteError, Status, UnavailableError
 from protocol.fragment import Fragment
 from protocol.journal import JournalSpec
 from protocol.route import ProcessId, Route
-from tests.support.broker_cores import CLUSTER_ID, JOURNAL, NOW_NS, ROOT, SPEC, MemorySpool, member_of
+from tests.support.broker_cores import CLUSTER_ID, JOURNAL, NOW_NS, ROOT, SPEC, MemorySpool, member_of, spool_id_of
 from tests.support.memory_keys import MemoryKeys
 
 Action = tuple[str, Callable[[], None]]
@@ -56,8 +60,17 @@ class ClusterKeys:
         view = self.view()
         return Update(view, changes_between(before.key_values, view.key_values), ())
 
-    def add_member(self, member: ProcessId, *, is_kin: bool = True) -> None:
-        self.keys.put(Put(member_key(ROOT, *member), member_of(member, is_kin=is_kin).encoded(), 70))
+    def add_member(self, member: ProcessId, *, is_kin: bool = True, keeps_epochs: bool = False) -> None:
+        value = member_of(member, is_kin=is_kin, keeps_epochs=keeps_epochs).encoded()
+        self.keys.put(Put(member_key(ROOT, *member), value, 70))
+
+    def head(self, journal: str = JOURNAL) -> HeadRead:
+        """What is on record."""
+        key = head_key(ROOT, journal)
+        if not self.keys.is_stored(key):
+            return HeadRead(None, 0)
+        stored = self.keys.stored(key)
+        return HeadRead(DurableHead.decoded(stored.raw), stored.mod_revision)
 
     def apply(self, spec: JournalSpec) -> None:
         self.keys.put(Put(item_key(ROOT, spec.name), spec.to_proto().SerializeToString()))
@@ -136,9 +149,11 @@ class Wire:
         return self.to.resolver.resolve(wanted, done).withdraw
 
     def read_head(self, journal: str, done: Callable[[DurableHead | GazetteError | None], None]) -> None:
-        raise AssertionError("nobody keeps epochs here")
+        assert self.cluster.keeps_epochs
+        self.cluster.under_way.append(("head is read", lambda: done(self.cluster.etcd.head(journal).head)))
 
     def void_head(self, journal: str, create_revision: int, done: Callable[[GazetteError | None], None]) -> None:
+        assert not self.cluster.keeps_epochs
         done(None)
 
     def answer(self, answer: Answer) -> None:
@@ -198,6 +213,16 @@ class Wire:
             self.pipeline.failed(self.to.id, UnavailableError("connection reset"))
 
 
+class _NoStore:
+    """What would be uploaded of a copy is nobody's business here."""
+
+    def closed(self, journal: str, epoch: EpochMark, end: int) -> None: ...
+
+    def spared(self, journal: str, epoch: EpochMark) -> None: ...
+
+    def acked_only(self, journal: str, epoch: EpochMark, *, is_over: bool = True) -> None: ...
+
+
 class MiniBroker:
     def __init__(self, cluster: MiniCluster, own_id: ProcessId) -> None:
         self.cluster = cluster
@@ -206,15 +231,63 @@ class MiniBroker:
         self.spools: list[MemorySpool] = []
         self.all_replicas: list[Replica[bytearray]] = []
         self.is_ready = True
+        self.copies = HeldCopies(spool_id_of(own_id))
         self.resolver: Resolver[bytearray] = Resolver(ROOT, own_id, cluster.etcd.view(), self._started)
 
     def _started(self, journal: str, create_revision: int) -> Replica[bytearray]:
         replica: Replica[bytearray] = Replica(journal, create_revision, Index())
         held = MemorySpool(journal, replica.spool_released, replica.index, deferred=self.cluster.has_slow_disks)
+        replica.host = self
         replica.start(held)
+        replica.given_up.listen(lambda: self._given_up(journal, held))
         self.spools.append(held)
         self.all_replicas.append(replica)
         return replica
+
+    def _given_up(self, journal: str, held: MemorySpool) -> None:
+        if held.spool.copy is not None:
+            self.copies.give_up(journal, held.spool.copy)
+
+    # A ReplicaHost.
+
+    @property
+    def spool_id(self) -> bytes:
+        return self.copies.spool_id
+
+    def has_copy(self, journal: str, mark: EpochMark) -> bool:
+        return self.copies.has(journal, mark)
+
+    def later(self, delay_s: float, act: Callable[[], None]) -> Callable[[], None]:
+        timer = (f"timer of {self.id.suffix}", act)
+        self.cluster.timers.append(timer)
+
+        def withdraw() -> None:
+            self.cluster.timers = [known for known in self.cluster.timers if known is not timer]
+
+        return withdraw
+
+    def is_member(self, member: ProcessId, revision: int) -> bool:
+        known = self.resolver.view.get(member_key(ROOT, *member))
+        return known is not None and known.create_revision <= revision
+
+    def epoch_opened(self, replica: Replica[FileT], terms: EpochTerms, closed: EpochMark | None) -> None:
+        pass
+
+    # Copies that were given up.
+
+    def keep(self, journal: str) -> None:
+        """As a broker looks after them, once the others had time to go on."""
+        read = self.cluster.etcd.head(journal)
+        judgement = self.copies.judged(journal, read.head)
+        if judgement.change is None:
+            self.copies.perform(journal, judgement, _NoStore())
+        else:
+            assert self.cluster.etcd.keys.apply(record(ROOT, journal, HeadChange(judgement.change, read.mod_revision)))
+
+    def is_unsettled(self, journal: str) -> bool:
+        """Whether anything is to be done about them."""
+        judgement = self.copies.judged(journal, self.cluster.etcd.head(journal).head)
+        return judgement.change is not None or bool(judgement.settled)
 
     @property
     def replica(self) -> Replica[bytearray]:
@@ -274,6 +347,9 @@ class Client:
         self.cluster.under_way.append(("transaction", lambda: done(keys.revision if keys.apply(transaction) else None)))
 
     def read_head(self, journal: str, done: Callable[[HeadRead | GazetteError], None]) -> None:
+        if self.cluster.keeps_epochs:
+            self.cluster.under_way.append(("head is read", lambda: done(self.cluster.etcd.head(journal))))
+            return
         resolution = self.run.fsm.resolution
         assert resolution is not None
         done(HeadRead(DurableHead(resolution.create_revision, is_void=True), 1))
@@ -370,22 +446,31 @@ class Client:
 
 
 class MiniCluster:
-    def __init__(self, *members: ProcessId, spec: JournalSpec = SPEC, has_slow_disks: bool = False) -> None:
+    def __init__(
+        self,
+        *members: ProcessId,
+        spec: JournalSpec = SPEC,
+        has_slow_disks: bool = False,
+        keeps_epochs: bool = True,
+    ) -> None:
         self.now_ns = NOW_NS
         self.has_slow_disks = has_slow_disks
+        self.keeps_epochs = keeps_epochs
         self.etcd = ClusterKeys()
         self.wires: list[Wire] = []
         self.clients: list[Client] = []
         # Those that were asked for their next chunk.
         self.hungry: list[Client] = []
         self.under_way: list[Action] = []
+        # What happens once nothing else does.
+        self.timers: list[Action] = []
         self.unready: list[tuple[MiniBroker, Callable[[], None]]] = []
         self.ended: list[Client] = []
         self._ticks = 0
         # Of appends that were answered OK: the incarnation of the journal, the range, and when.
         self._commits: list[tuple[int, int, int, int]] = []
         for member in members:
-            self.etcd.add_member(member)
+            self.etcd.add_member(member, keeps_epochs=keeps_epochs)
         self.etcd.apply(spec)
         self.etcd.assign(*((member, slot) for slot, member in enumerate(members[: spec.replication])))
         self.brokers = {member: MiniBroker(self, member) for member in members}
@@ -418,6 +503,19 @@ class MiniCluster:
         self.hungry = [client for client in self.hungry if client.wants_chunk and not client.is_over]
         found += [("client", client.feed) for client in self.hungry if client.can_feed]
         found += [(name, lambda at=at: self.under_way.pop(at)[1]()) for at, (name, _) in enumerate(self.under_way)]  # type: ignore[misc]
+        return found or self._late_actions()
+
+    def _late_actions(self) -> list[Action]:
+        found: list[Action] = [
+            (name, lambda at=at: self.timers.pop(at)[1]())  # type: ignore[misc]
+            for at, (name, _) in enumerate(self.timers)
+        ]
+        for broker in self.brokers.values():
+            found += [
+                ("copies are kept", lambda broker=broker, journal=journal: broker.keep(journal))  # type: ignore[misc]
+                for journal in broker.copies.journals
+                if broker.is_unsettled(journal)
+            ]
         return found
 
     def run(self) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,24 +85,40 @@ async def test_a_member_joins_leads_hands_over_and_leaves(
     seen: list[int] = []
     first.watch.observe(lambda update: seen.append(update.view.revision))
     await etcd.put(item_key(prefix, "item/a"), b"1")
-    async with busy(etcd), first.joined(HERE):
+    async with busy(etcd), AsyncExitStack() as seconds_stay:
+        firsts_stay = AsyncExitStack()
+        await firsts_stay.enter_async_context(first.joined(HERE))
         # The mirror is loaded at the announcement, though others write; and whoever came before has seen that.
         (announced,) = (kv for kv in first.view.key_values if kv.key == first.membership.key)
         assert seen[0] == announced.mod_revision == announced.create_revision
         assert first.is_certain()
         await first.watch.wait_until(lambda view: holders(prefix, view) == ["item/a#zone-a#first#0"], PATIENCE_S)
-        async with second.joined(HERE):
-            assert await first.exit(EXITING, PATIENCE_S) == 0
-            assert not first.is_certain()
-            assert not first.lost.is_set()
-            view = await second.watch.wait_until(lambda view: view.get(first.membership.key) is None, PATIENCE_S)
-            assert holders(prefix, view) == ["item/a#zone-a#second#0"]
-            await etcd.delete(item_key(prefix, "item/a"))
-            assert await second.exit(EXITING, PATIENCE_S) == 0
+        await seconds_stay.enter_async_context(second.joined(HERE))
+        assert await first.drain(EXITING, PATIENCE_S) == 0
+        assert first.is_certain(), "it may have more to see to before it leaves"
+        await firsts_stay.aclose()
+        assert not first.is_certain()
+        assert not first.lost.is_set()
+        view = await second.watch.wait_until(lambda view: view.get(first.membership.key) is None, PATIENCE_S)
+        assert holders(prefix, view) == ["item/a#zone-a#second#0"]
+        await etcd.delete(item_key(prefix, "item/a"))
+        assert await second.drain(EXITING, PATIENCE_S) == 0
     assert shared_etcd.listing(prefix) == {}
 
 
 async def test_a_member_that_nobody_relieves_leaves_when_its_time_is_up_and_says_why(
+    etcd: EtcdClient, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    session, full = session_of(etcd, prefix, "first"), session_of(etcd, prefix, "full")
+    await etcd.put(item_key(prefix, "item/a"), b"1")
+    async with session.joined(HERE), full.joined(json.dumps({"exiting": False, "limit": 0}).encode()):
+        await session.watch.wait_until(lambda view: len(holders(prefix, view)) == 1, PATIENCE_S)
+        assert await session.drain(EXITING, 0.2) == 1
+    (warning,) = (record for record in caplog.records if "still assigned" in record.message)
+    assert vars(warning)["items"] == 1
+
+
+async def test_a_member_that_nobody_can_relieve_waits_for_nobody(
     etcd: EtcdClient, shared_etcd: EtcdServer, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     memory = Remembered()
@@ -113,7 +129,8 @@ async def test_a_member_that_nobody_relieves_leaves_when_its_time_is_up_and_says
         await session.watch.wait_until(lambda view: len(holders(prefix, view)) == 2, PATIENCE_S)
         # One whose item is gone does not count.
         await etcd.put(f"{prefix}/assign/item/gone#zone-a#only#0", b"", session.membership.lease_id)
-        assert await session.exit(EXITING, 0.2) == 2
+        async with asyncio.timeout(PATIENCE_S):
+            assert await session.drain(EXITING, None) == 2
     assert sorted(shared_etcd.listing(prefix)) == [item_key(prefix, "item/a"), item_key(prefix, "item/b")]
     assert memory.lease_id is None
     (warning,) = (record for record in caplog.records if "still assigned" in record.message)
@@ -132,12 +149,12 @@ async def test_an_update_is_seen_by_others_but_never_takes_an_exit_back(etcd: Et
         async with asyncio.TaskGroup() as tasks:
             # Asked for before the exit, and still under way.
             updating = tasks.create_task(first.update(HERE))
-            exiting = tasks.create_task(first.exit(EXITING, PATIENCE_S))
+            exiting = tasks.create_task(first.drain(EXITING, PATIENCE_S))
         assert updating.done()
         assert exiting.result() == 0
         with pytest.raises(ValueError, match="is exiting"):
             await first.update(HERE)
-        await second.exit(EXITING, PATIENCE_S)
+        await second.drain(EXITING, PATIENCE_S)
 
 
 async def test_a_body_that_just_ends_leaves_at_once(etcd: EtcdClient, shared_etcd: EtcdServer, prefix: str) -> None:

@@ -17,13 +17,16 @@ from broker.append_effect import (
     Commit,
     Effect,
     Effects,
+    EpochOpened,
     Fail,
     Finish,
     GiveBack,
     NextChunk,
     Open,
+    Prepare,
     Proxy,
     ReadHead,
+    Release,
     Resolve,
     Seal,
     Send,
@@ -49,6 +52,7 @@ from broker.append_event import (
     Invalidated,
     Opened,
     PipelineTaken,
+    Prepared,
     Ready,
     Resolved,
     Shown,
@@ -56,7 +60,8 @@ from broker.append_event import (
     Transacted,
 )
 from broker.append_fsm import SYNC_ROUNDS_MAX, UNFLUSHED_AGE_S, AppendFSM, State
-from broker.pipeline import Ask, Sealed
+from broker.durable_head import DurableHead, Epoch
+from broker.pipeline import Ask, Pipeline, Sealed
 from broker.replication_message import Answer
 from broker.resolution import Resolution
 from fragment.index import Summary
@@ -64,6 +69,7 @@ from protocol.codec import CompressionCodec
 from protocol.errors import GazetteError, Status, UnavailableError, ValidationError
 from protocol.journal import Flag, JournalSpec, SuspendLevel, SuspendMode
 from protocol.label import LabelSet
+from protocol.route import ProcessId
 from protocol.selector import LabelSelector
 from tests.support.broker_cores import (
     JOURNAL,
@@ -77,6 +83,7 @@ from tests.support.broker_cores import (
     Built,
     C,
     MemorySpool,
+    RecordingStream,
     built,
     committed_spool,
     fragment,
@@ -84,6 +91,7 @@ from tests.support.broker_cores import (
     labels,
     resolution_of,
     route_of,
+    spool_id_of,
     suspended,
 )
 
@@ -122,6 +130,8 @@ class Driven:
         self.held = held or MemorySpool()
         self.built: Built | None = None
         self.asks: list[Ask] = []
+        # Where members keep epochs: none, unless a test says so.
+        self.spool_ids: dict[ProcessId, bytes] = {}
         assert self.fsm.start() == (Resolve(self.fsm.opening.min_revision),)
 
     @property
@@ -137,7 +147,8 @@ class Driven:
             **changes,
         }
         route = known.pop("route", ROUTE)
-        return resolution_of(route, **known)
+        spool_ids = {member: known_id for member, known_id in self.spool_ids.items() if member in route.members}
+        return replace(resolution_of(route, **known), spool_ids=spool_ids)
 
     def step(self, event: Event) -> Effects:
         effects = self.fsm.step(event, NOW_NS)
@@ -159,8 +170,14 @@ class Driven:
             case Acknowledge(pipeline, through) | Show(pipeline, through):
                 pipeline.acknowledge(through)
                 pipeline.held.acked(through, lambda: pipeline.shown(through))
+            case EpochOpened(pipeline, terms, _):
+                pipeline.opened(terms)
             case ShutDown(pipeline):
                 pipeline.close()
+            case Prepare(held, fate):
+                held.prepare(fate, lambda _: None)
+            case Release(held):
+                held.release()
             case _:
                 pass
 
@@ -174,6 +191,19 @@ class Driven:
         assert self.step(HeadRead(VOID_HEAD, 1)) == (Open(held, self.resolution_held, None),)
         self.built = built(self.resolution_held.header.route, held=held, terms=None)
         return self.step(Opened(self.built.pipeline))
+
+    def prepared(self) -> Effects:
+        """As in epochs: the spool is ready, and the pipeline is built for the terms that go with the record."""
+        (effect,) = self.step(Prepared())
+        assert isinstance(effect, Open)
+        assert effect.terms is not None
+        pipeline = Pipeline(
+            self.resolution_held.header, A, self.held, frozenset(ROUTE.members), effect.terms, spool_id_of(A)
+        )
+        streams = {peer: RecordingStream() for peer in pipeline.peers}
+        pipeline.connect(streams)
+        self.built = Built(pipeline, self.held, streams)
+        return self.step(Opened(pipeline))
 
     @property
     def resolution_held(self) -> Resolution:
@@ -201,6 +231,12 @@ def acquiring(**changes: Any) -> Driven:
 def starting(**changes: Any) -> Driven:
     driven = acquiring(**changes)
     assert driven.step(PipelineTaken(None)) == (TakeSpool(),)
+    return driven
+
+
+def reading_head(**changes: Any) -> Driven:
+    driven = starting(**changes)
+    assert driven.step(SpoolTaken(driven.held)) == (ReadHead(),)
     return driven
 
 
@@ -247,8 +283,8 @@ def rolling_back(**changes: Any) -> Driven:
 
 
 def opening_pipeline(**changes: Any) -> Driven:
-    driven = starting(**changes)
-    driven.step(SpoolTaken(driven.held))
+    driven = reading_head(**changes)
+    driven.step(HeadRead(VOID_HEAD, 1))
     assert driven.fsm.state is State.OPEN_PIPELINE
     return driven
 
@@ -288,12 +324,46 @@ def finished(**changes: Any) -> Driven:
     return driven
 
 
+OPEN_HEAD = DurableHead(4, (Epoch(1, 0, (b"elsewhere",)),))
+"""Its only holder is no member."""
+
+
+def preparing(**changes: Any) -> Driven:
+    driven = Driven(**changes)
+    driven.spool_ids = {member: spool_id_of(member) for member in ROUTE.members}
+    driven.resolve()
+    driven.step(PipelineTaken(None))
+    driven.step(SpoolTaken(driven.held))
+    assert driven.step(HeadRead(OPEN_HEAD, 8)) == (Prepare(driven.held, None),)
+    return driven
+
+
+def confirming(**changes: Any) -> Driven:
+    driven = preparing(opening=AppendOpening(JOURNAL, offset=5), **changes)
+    driven.prepared()
+    assert driven.answered() == (NextChunk(),)
+    assert driven.fsm.state is State.CONFIRM_RESET
+    return driven
+
+
+def listing(**changes: Any) -> Driven:
+    driven = confirming(**changes)
+    assert driven.step(Intent()) == (NextChunk(),)
+    assert driven.step(End()) == (AwaitReady(is_fresh=True),)
+    assert driven.fsm.state is State.AWAIT_LISTING
+    return driven
+
+
 STATES: dict[State, Callable[[], Driven]] = {
     State.RESOLVE: Driven,
     State.ACQUIRE_PIPELINE: acquiring,
     State.START_PIPELINE: starting,
+    State.READ_HEAD: reading_head,
+    State.PREPARE_SPOOL: preparing,
     State.OPEN_PIPELINE: opening_pipeline,
     State.SYNCHRONISE: synchronising,
+    State.CONFIRM_RESET: confirming,
+    State.AWAIT_LISTING: listing,
     State.UPDATE_ASSIGNMENTS: advertising,
     State.UPDATE_SUSPEND: resuming,
     State.VALIDATE_PRECONDITIONS: validating,
@@ -527,7 +597,7 @@ def test_what_is_under_way_is_seen_through_and_then_nothing_more_is_done(state: 
     assert driven.fsm.state is state
     match state:
         case State.OPEN_PIPELINE:
-            driven.built = built(ROUTE, held=driven.held)
+            driven.built = built(ROUTE, held=driven.held, terms=None)
             driven.step(Opened(driven.built.pipeline))
             effects = driven.answered()
         case State.SYNCHRONISE:
@@ -792,7 +862,7 @@ def test_the_suspended_offset_comes_before_what_the_index_holds() -> None:
     driven = validating(opening=BAD, held=held, spec=suspended(SuspendLevel.NONE, 500))
     effects = driven.step(Ready(Summary(0, 600, 1)))
     assert effects == (Synchronise(driven.pipe.pipeline, fragment(500), LabelSet(), False),)
-    assert driven.answered() == (Acknowledge(driven.pipe.pipeline, 500), AwaitReady())
+    assert driven.answered() == (AwaitReady(),)
     assert refused(driven.step(Ready(Summary(0, 600, 1)))[-1]).status is Status.WRONG_APPEND_OFFSET
 
 
@@ -1228,6 +1298,8 @@ EVENTS: tuple[Event, ...] = (
     Resolved(resolution_of(ROUTE)),
     PipelineTaken(None),
     SpoolTaken(MemorySpool()),
+    HeadRead(VOID_HEAD, 1),
+    Prepared(),
     Opened(built().pipeline),
     Invalidated(),
     Answered(Ask(fragment(0), set(), lambda _: None)),
@@ -1245,8 +1317,12 @@ AWAITED: dict[State, set[type]] = {
     State.RESOLVE: {Resolved, Failed},
     State.ACQUIRE_PIPELINE: {PipelineTaken, Invalidated},
     State.START_PIPELINE: {SpoolTaken, Invalidated},
+    State.READ_HEAD: {HeadRead, Failed},
+    State.PREPARE_SPOOL: {Prepared, Failed},
     State.OPEN_PIPELINE: {Opened},
     State.SYNCHRONISE: {Answered},
+    State.CONFIRM_RESET: CLIENT,
+    State.AWAIT_LISTING: {Ready, Invalidated, Failed},
     State.UPDATE_ASSIGNMENTS: {Transacted, Failed},
     State.UPDATE_SUSPEND: {Transacted, Failed},
     State.VALIDATE_PRECONDITIONS: {Ready, Invalidated, Failed},

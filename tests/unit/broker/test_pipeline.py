@@ -8,6 +8,7 @@ from protocol.errors import Status, UnavailableError
 from protocol.label import LabelSet
 from protocol.route import ProcessId
 from tests.support.broker_cores import (
+    FIRST_EPOCH,
     NOW_NS,
     OK,
     A,
@@ -253,7 +254,7 @@ def test_the_failure_that_is_named_is_the_same_whichever_came_first() -> None:
 def test_a_fragment_that_is_begun_is_proposed_without_a_question() -> None:
     made = synchronised(committed_spool(b"abc", registers=X, acked=3))
     made.pipeline.begin(fragment(3), X, NOW_NS)
-    assert made.streams[B].sent == [Propose(fragment(3), X, acknowledge=False, acked_through=3)]
+    assert made.streams[B].sent == [Propose(fragment(3), X, acknowledge=False, epoch=FIRST_EPOCH, acked_through=3)]
     assert made.pipeline.is_idle
     assert made.pipeline.head.fragment == fragment(3)
     assert made.held.spool.fragment == fragment(3)

@@ -14,11 +14,12 @@ from typing import cast
 import grpc
 import pytest
 
-from allocator.keys import assignment_key
+from allocator.keys import assignment_key, item_key
 from allocator.transaction import Put, Transaction
 from broker.append_api import AppendRates
-from broker.append_event import Ready
+from broker.append_event import HeadRead, Ready
 from broker.append_run import Withdraw
+from broker.durable_head import DurableHead
 from broker.local_replica import LocalReplica
 from broker.peer_stream import GrpcPeerStream
 from broker.pipeline import Pipeline
@@ -142,7 +143,13 @@ class FakeBroker:
         self.transactions.append(transaction)
         done(self.etcd.keys.revision if self.etcd.keys.apply(transaction) else None)
 
-    def await_ready(self, replica: LocalReplica, done: Callable[[Ready | GazetteError], None]) -> Withdraw:
+    def read_head(self, journal: str, done: Callable[[HeadRead | GazetteError], None]) -> None:
+        create_revision = self.etcd.keys[item_key(ROOT, journal)].create_revision
+        done(HeadRead(DurableHead(create_revision, is_void=True), 1))
+
+    def await_ready(
+        self, replica: LocalReplica, is_fresh: bool, done: Callable[[Ready | GazetteError], None]
+    ) -> Withdraw:
         self.beats.append(self.clock.now_s)
         if self.unready is None:
             done(Ready(self.summary or replica.index.summary()))

@@ -13,6 +13,7 @@ from broker.replication import Replication, ReplicationError
 from broker.replication_message import Acked, Answer, Content, Message, Propose
 from broker.replication_wire import decode, decode_answer, encode_answer
 from broker.resolution import MisdirectedError, Resolution, Wanted
+from fragment.spool import EpochMark
 from protocol.codec import CompressionCodec
 from protocol.errors import GazetteError, Status, UnavailableError, ValidationError
 from protocol.fragment import Fragment

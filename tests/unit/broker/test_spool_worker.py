@@ -11,9 +11,10 @@ from typing import TypeVar
 
 import pytest
 
+from broker.durable_head import Fate
 from broker.pipeline import Sealed
 from broker.spool_worker import QUEUED_BYTES_MAX, SpoolWorker
-from fragment.spool import Proposal, Reply, Spool
+from fragment.spool import CopyEnd, Proposal, Reply, Spool
 from fragment.spool_budget import SpoolBudget
 from fragment.spool_directory import FsyncMode, SpoolDirectory
 from fragment.spool_file import SpoolFile
@@ -36,6 +37,8 @@ class Observed:
         self.handed: list[Fragment] = []
         self.told: list[int] = []
         self.given_ups = 0
+        self.given_up_copy: CopyEnd | None = None
+        self.retirements: list[tuple[CopyEnd, Fate]] = []
         self.threads: set[int] = set()
 
     def visible(self, local: LocalFragment) -> None:
@@ -49,8 +52,12 @@ class Observed:
     def acked(self, through: int) -> None:
         self.told.append(through)
 
-    def given_up(self) -> None:
+    def retired(self, copy: CopyEnd, fate: Fate) -> None:
+        self.retirements.append((copy, fate))
+
+    def given_up(self, copy: CopyEnd | None) -> None:
         self.given_ups += 1
+        self.given_up_copy = copy
 
 
 def _nothing() -> None:

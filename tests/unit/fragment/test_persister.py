@@ -16,7 +16,7 @@ from fragment.spool import EpochMark, Proposal
 from fragment.spool_budget import SpoolBudget
 from fragment.spool_compression import SpoolCompression
 from fragment.spool_directory import FsyncMode, SpoolDirectory
-from fragment.spool_file import SpoolEndedError
+from fragment.spool_file import SpoolEndedError, SpoolFile
 from fragment.spool_writer import CompletedSpool, LocalFragment, SpoolWriter
 from fragment.stores.blob_store import BlobStore, StoreDeniedError
 from fragment.stores.open_stores import OpenStores, StoreSettings
@@ -47,6 +47,8 @@ class World:
     # Errors that opening a store raises, by its URL.
     denied: dict[str, Exception] = field(default_factory=dict)
     refused: asyncio.Event = field(default_factory=asyncio.Event)
+    joined: list[tuple[Fragment, SpoolFile, int]] = field(default_factory=list)
+    has_lease: bool = True
     # A store that stands before the real one.
     instead: BlobStore | None = None
 
@@ -75,7 +77,7 @@ class World:
 
 
 @asynccontextmanager
-async def world(tmp_path: Path, current: JournalSpec | None, **settings: bool) -> AsyncIterator[World]:
+async def world(tmp_path: Path, current: JournalSpec | None, *, discard_deleted: bool = False) -> AsyncIterator[World]:
     for name in ("one", "two"):
         (tmp_path / "stores" / name).mkdir(parents=True)
     stores = OpenStores(StoreSettings(file_root=tmp_path / "stores"))
@@ -93,7 +95,10 @@ async def world(tmp_path: Path, current: JournalSpec | None, **settings: bool) -
     compression = SpoolCompression()
     persister = Persister(
         open_store, compression, lambda _: made.current, loop.time, random.Random(3),
-        persisted=lambda fragment: made.persisted.append(fragment), **settings,
+        persisted=lambda fragment: made.persisted.append(fragment),
+        joined=lambda fragment, file, create_revision: made.joined.append((fragment, file, create_revision)),
+        may_upload=lambda: made.has_lease,
+        discard_deleted=discard_deleted,
     )  # fmt: skip
     held = CurrentSpec(current, EPOCH.create_revision) if current else None
     made = World(tmp_path, directory, stores, persister, held)

@@ -186,14 +186,6 @@ def test_a_commit_is_recorded_with_what_its_own_proposal_told() -> None:
     assert record.spool.acked_through == 5
 
 
-def test_a_cut_finds_the_commit_that_ends_there() -> None:
-    spool, _ = committed(Spool.fresh("a/b"), b"hello", acked=0)
-    spool, _ = committed(spool, b"world", acked=5)
-    spool, _ = committed(spool, b"again", acked=5)
-    ends = [commit.end if (commit := spool.commit_at(end)) else None for end in (4, 5, 9, 10, 14, 15, 99)]
-    assert ends == [None, 5, 5, 10, 10, 15, 15]
-
-
 def test_a_completed_spool_knows_whether_a_later_record_stands_in_for_it() -> None:
     spool, _ = committed(Spool.fresh("a/b"), b"hello")
     for roll, superseded in (
