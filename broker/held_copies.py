@@ -111,7 +111,8 @@ class HeldCopies:
         held[copy.mark] = copy if known is None else _merged(known, copy)
 
     def has(self, journal: str, mark: EpochMark) -> bool:
-        return mark in self._copies.get(journal, ())
+        """Whether there are commits of that epoch here, or may be."""
+        return mark in self._copies.get(journal, ()) or self._is_doubtful(journal)
 
     @property
     def journals(self) -> list[str]:

@@ -56,7 +56,7 @@ async def _reset(client: Client, selector: LabelSelector) -> bool:
 
 
 async def _reset_one(client: Client, journal: pb.ListResponse.Journal) -> str:
-    name, level, head = journal.spec.name, journal.spec.suspend.level, journal.head
+    name, level, head = journal.spec.name, SuspendLevel(journal.spec.suspend.level), journal.head
     if level == SuspendLevel.FULL:
         return "skipped, since it is suspended and empty"
     is_open = bool(head.epoch) and not head.HasField("end") and not head.void

@@ -26,6 +26,7 @@ from allocator.keys import Assignment, Item, assignments_prefix, item_key
 from allocator.transaction import Delete, Transaction
 from broker.append_event import AppendOutcome
 from broker.cluster_keys import BrokerEntity, broker_decoder, route_of
+from broker.durable_head import DurableHead, head_key
 from broker.journal_item import ZONES, JournalItem
 from protocol.codec import CompressionCodec
 from protocol.journal import FragmentPolicy, JournalSpec
@@ -296,7 +297,20 @@ class Cluster:
         if not head or spec is None:
             return True
         holders = [node for node in self.brokers if node.is_up and self._has(node, incarnation, missing, head)]
-        return len(holders) >= spec.replication
+        return len(holders) >= spec.replication and self._provers(incarnation) >= spec.replication
+
+    def _provers(self, incarnation: _Incarnation) -> int:
+        """How many directories can tell where the journal ends: nobody needs to once its last epoch is closed."""
+        stored = self.etcd.get(head_key(ROOT, incarnation.journal))
+        known = None if stored is None else DurableHead.decoded(stored.raw).of(incarnation.create_revision)
+        last = None if known is None else known.open_epoch
+        if known is None or last is None:
+            return len(self.brokers)
+        up = [self.programs[node.name] for node in self.brokers if node.is_up]
+        mark = known.mark(last)
+        return sum(
+            program.spool_id in last.holders and not program.has_copy(incarnation.journal, mark) for program in up
+        )
 
     def _has(self, node: Node, incarnation: _Incarnation, missing: list[Span], head: int) -> bool:
         held = self._held(node, incarnation)
@@ -438,7 +452,13 @@ class Cluster:
         stored_through = min((span.begin for spans in held for span in spans), default=head)
         everything = [*stored, *(span for spans in held for span in spans)]
         missing = without([Span(0, head)], everything)
-        lost = common(without(missing, incarnation.promised), incarnation.destroyed)
+        # What was decided but never acknowledged may be lost with the only directory that had it.
+        acked = joined(
+            (append.begin, append.end)
+            for append in self.history.appends
+            if append.journal == incarnation.key and append.outcome is Outcome.OK
+        )
+        lost = common(without(missing, acked), incarnation.destroyed)
         readers = []
         for node in self.brokers:
             own = self.world.node(f"final-{node.name}-{incarnation.journal}")

@@ -339,7 +339,7 @@ def _close_though_live(patch: Patch) -> None:
 
 def _begin_anew(patch: Patch) -> None:
     """A journal whose holders are away goes on where the store ends, as if nothing were missing."""
-    original = append_fsm.start_of
+    original = durable_head.start_of
 
     def started(head: DurableHead | None, create_revision: int, claims: Iterable[Claim]) -> Any:
         start = original(head, create_revision, claims)

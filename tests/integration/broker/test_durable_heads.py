@@ -97,8 +97,7 @@ async def test_the_holders_return_and_the_journal_is_elsewhere(
     async with broker_cluster(tmp_path, shared_etcd.endpoint, prefix, *FIVE) as cluster:
         await cluster.apply(journal_spec("test/one", 2))
         load = AppendLoad(cluster, ("test/one",))
-        for at in range(5):
-            response = await cluster.append(FIVE[at], "test/one", b"before %d\n" % at)
+        before = [await cluster.append(FIVE[at], "test/one", b"before %d\n" % at) for at in range(5)]
         primary, others = await cluster.route("test/one")
         holders = (primary or "", *others)
         kill(cluster, *holders)
@@ -115,7 +114,7 @@ async def test_the_holders_return_and_the_journal_is_elsewhere(
         await eventually(is_refused, "others to have the journal")
         await cluster.start(*holders)
         after = await cluster.append(rest[0], "test/one", b"after\n")
-        assert after.commit.begin == response.commit.end
+        assert after.commit.begin == before[-1].commit.end
         content = await cluster.read(rest[1], "test/one", block=True, end_offset=after.commit.end)
         assert content == b"".join(b"before %d\n" % at for at in range(5)) + b"after\n"
         assert load.unknown == 0
