@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hypothesis import event, given
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from broker.durable_head import (
@@ -42,10 +42,11 @@ class Model:
     # What each directory has of the epoch it last committed in; and whether it may still answer in it.
     copies: dict[bytes, CopyEnd] = field(default_factory=dict)
     live: set[bytes] = field(default_factory=set)
-    # How far bytes were acknowledged, in each epoch; where the store's bytes end without a gap; the highest number.
+    # How far bytes were acknowledged, in each epoch; where the store's bytes end without a gap.
     acked: dict[int, int] = field(default_factory=dict)
     stored: int = 0
-    numbers: list[int] = field(default_factory=list)
+    # Where epochs were closed, by their numbers.
+    ends: dict[int, int] = field(default_factory=dict)
     # Epochs that an operator has closed, whose holders are gone for good.
     lost: set[bytes] = field(default_factory=set)
     forced: set[int] = field(default_factory=set)
@@ -59,6 +60,7 @@ class Model:
         assert DurableHead.decoded(head.encoded()) == head
         before = self.head
         self.head = head
+        self.ends.update({epoch.number: epoch.end for epoch in head.epochs if epoch.end is not None})
         for epoch in head.epochs:
             if epoch.end is not None and not epoch.is_forced:
                 assert epoch.end >= self.acked.get(epoch.number, epoch.begin), "closed below what was acknowledged"
@@ -73,7 +75,10 @@ class Model:
                 was = known.get(epoch.number)
                 assert was is None or was.is_open or was == epoch, "a close is never taken back"
             gone = [epoch for epoch in before.epochs if epoch.number not in numbers]
-            assert all((epoch.end or 0) <= self.stored for epoch in gone), "trimmed, though the store lacks it"
+            for epoch in gone:
+                # One that was closed by the same change ends where the new one begins.
+                end = self.head.epochs[-1].begin if epoch.end is None else epoch.end
+                assert end <= self.stored, "trimmed, though the store lacks it"
 
     # What happens.
 
@@ -140,6 +145,7 @@ class Model:
         known = fate(self.head, copy.epoch)
         match known:
             case CutAt(end):
+                assert end == self.ends[copy.epoch.number], "cut elsewhere than at its own epoch's end"
                 if copy.epoch.number not in self.forced:
                     assert end >= self.acked[copy.epoch.number], "cut below what was acknowledged in that epoch"
                 del self.copies[spool_id]
@@ -156,11 +162,11 @@ class Model:
         return () if last is None else last.holders
 
     def lose(self, which: int) -> None:
-        """Its directory is gone; whoever comes with that name has another id."""
-        spool_id = BROKERS[which % 5]
-        self.live.discard(spool_id)
-        self.copies.pop(spool_id, None)
-        self.lost.add(spool_id)
+        """Its directory is gone, or those of all holders; whoever comes with that name has another id."""
+        for spool_id in self._open_holders() if which % 4 == 0 else (BROKERS[which % 5],):
+            self.live.discard(spool_id)
+            self.copies.pop(spool_id, None)
+            self.lost.add(spool_id)
 
     def damage(self, through: int) -> None:
         last = self.last()
@@ -194,21 +200,22 @@ class Model:
             self.stored = max(self.stored, last.begin if last.is_open else (last.end or 0))
 
 
+ANY = st.integers(0, 40)
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("synchronise"), st.integers(0, 31), st.just(0), st.just(0)),
-        st.tuples(st.just("commit"), st.integers(0, 4), st.integers(1, 50), st.integers(0, 4)),
-        st.tuples(
-            st.sampled_from(("die", "keep", "lose", "damage", "reset", "upload")),
-            st.integers(0, 40),
-            st.just(0),
-            st.just(0),
-        ),
+        st.tuples(st.just("synchronise"), st.integers(1, 31), st.just(0), st.just(0)),
+        # To all holders, as a rule.
+        st.tuples(st.just("commit"), ANY, st.integers(1, 50), st.just(-1)),
+        st.tuples(st.just("commit"), ANY, st.integers(1, 50), st.integers(0, 4)),
+        st.tuples(st.sampled_from(("die", "keep", "keep", "lose", "damage", "upload")), ANY, st.just(0), st.just(0)),
+        st.tuples(st.just("reset"), ANY, st.just(0), st.just(0)),
     ),
+    min_size=10,
     max_size=60,
 )
 
 
+@settings(max_examples=300)
 @given(STEPS)
 def test_no_epoch_is_closed_and_no_copy_is_cut_below_what_was_acknowledged(
     steps: list[tuple[str, int, int, int]],
