@@ -68,7 +68,7 @@ class Places:
         return self.table / "open" / f"run={run}"
 
     @property
-    def reading(self) -> dict[str, str]:
+    def reading(self) -> dict[str, Any]:
         root = {"fileRoot": self.file_root} if self.file_root else {}
         return {"broker": self.broker, "framing": "json", **root}
 

@@ -38,7 +38,9 @@ class FailingOnceSource(GazetteSource):
         return "gazette-failing-once"
 
     def writer(self, schema: StructType, overwrite: bool) -> JournalWriter:
-        return FailingOnceWriter(super().writer(schema, overwrite))
+        made = super().writer(schema, overwrite)
+        assert isinstance(made, JournalWriter)
+        return FailingOnceWriter(made)
 
 
 class StoppingSource(GazetteSource):
@@ -50,9 +52,11 @@ class StoppingSource(GazetteSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> JournalWriter:
         made = super().writer(schema, overwrite)
+        assert isinstance(made, JournalWriter)
         return StoppingWriter(made, self._stop["stopPoint"], self._stop["stopMarker"])
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> JournalStreamWriter:  # noqa: N802
         made = super().streamWriter(schema, overwrite)
+        assert isinstance(made, JournalStreamWriter)
         stop = self._stop
         return StoppingStreamWriter(made, stop["stopPoint"], stop["stopMarker"], int(stop["stopBatch"] or 0))
