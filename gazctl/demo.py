@@ -223,8 +223,8 @@ class _Demo:
         """In a process of its own, as Spark is nothing that gazctl needs."""
         _say("Ask Spark, which reads those files itself")
         fragments = self._folder / "cluster" / "fragments"
-        command = ("-m", "examples.order_totals", "--broker", url, "--file-root", str(fragments))
-        command = (*command, "--expect", str(self._count))
+        where = ("--broker", url, "--file-root", str(fragments))
+        command = ("-m", "examples.order_totals", *where, "--expect", str(self._count))
         click.echo(f"$ python {shlex.join(command)}")
         sys.stdout.flush()
         querying = await asyncio.create_subprocess_exec(sys.executable, *command, cwd=ROOT, env=self._environ)
