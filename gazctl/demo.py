@@ -1,4 +1,4 @@
-"""``make demo``: a cluster of three brokers, a good deal of orders, a broker that is killed, and nothing lost.
+"""``make demo``: three brokers, a good deal of orders, a broker that is killed, nothing lost, and a query of Spark.
 
 All that is shown is done with commands that anybody can type, and is verified. The exit code is zero only if all of it
 came out right.
@@ -84,6 +84,7 @@ class _Demo:
                 _say("The history of a journal is plain files in a store; the latest bytes are on the brokers' disks")
                 await self._gazctl("journals", "fragments", "-l", f"name={VICTIM_OF}")
                 self._show_files()
+                await self._query(url)
             _say("Stop the cluster")
         click.echo(_NEXT)
 
@@ -218,6 +219,22 @@ class _Demo:
         if not files:
             raise DemoError("no fragment has come to the store")
 
+    async def _query(self, url: str) -> None:
+        """In a process of its own, as Spark is nothing that gazctl needs."""
+        _say("Ask Spark, which reads those files itself")
+        fragments = self._folder / "cluster" / "fragments"
+        where = ("--broker", url, "--file-root", str(fragments))
+        command = ("-m", "examples.order_totals", *where, "--expect", str(self._count))
+        click.echo(f"$ python {shlex.join(command)}")
+        sys.stdout.flush()
+        querying = await asyncio.create_subprocess_exec(sys.executable, *command, cwd=ROOT, env=self._environ)
+        try:
+            await self._finished(querying)
+        finally:
+            if querying.returncode is None:
+                querying.kill()
+                await querying.wait()
+
     async def _gazctl(self, *arguments: str) -> None:
         await self._finished(await self._begin(*arguments))
 
@@ -242,7 +259,7 @@ Where to look next:
   gazctl up                 a cluster of your own; it prints the first commands to try
   gazctl --help             all commands, with examples
   docs/gazctl.md            gazctl from the beginning
-  examples/                 the journals and the orders of this demo
+  examples/                 the journals, the orders and the query of this demo, and a pipeline on Spark
   ARCHITECTURE.md           how it works"""
 
 

@@ -1,4 +1,4 @@
-"""The ``gazette`` data source with its writing half, and one that stops within its commits."""
+"""The ``gazette`` data source with tasks that fail, and with a driver that stops within its commits."""
 
 from __future__ import annotations
 
@@ -7,23 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from spark_readers.sink import JournalStreamWriter, JournalWriter, TaskWrites, stream_writer, writer
+from spark_readers.sink import JournalStreamWriter, JournalWriter, TaskWrites
+from spark_readers.source import GazetteSource
 from tests.support.planted_stop import StoppingStreamWriter, StoppingWriter
-
-
-class SinkSource(DataSource):
-    @classmethod
-    def name(cls) -> str:
-        return "gazette"
-
-    def writer(self, schema: StructType, overwrite: bool) -> JournalWriter:
-        return writer(schema, overwrite, self.options)
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> JournalStreamWriter:  # noqa: N802
-        return stream_writer(schema, overwrite, self.options)
 
 
 class FailingOnceWriter(JournalWriter):
@@ -44,16 +32,18 @@ class FailingOnceWriter(JournalWriter):
                 raise OSError("an executor's disk is gone")
 
 
-class FailingOnceSource(SinkSource):
+class FailingOnceSource(GazetteSource):
     @classmethod
     def name(cls) -> str:
         return "gazette-failing-once"
 
     def writer(self, schema: StructType, overwrite: bool) -> JournalWriter:
-        return FailingOnceWriter(super().writer(schema, overwrite))
+        made = super().writer(schema, overwrite)
+        assert isinstance(made, JournalWriter)
+        return FailingOnceWriter(made)
 
 
-class StoppingSource(SinkSource):
+class StoppingSource(GazetteSource):
     """Has two options more: at which point it stops, and the file that says so. ``stopBatch`` is that of a stream."""
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -62,9 +52,11 @@ class StoppingSource(SinkSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> JournalWriter:
         made = super().writer(schema, overwrite)
+        assert isinstance(made, JournalWriter)
         return StoppingWriter(made, self._stop["stopPoint"], self._stop["stopMarker"])
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> JournalStreamWriter:  # noqa: N802
         made = super().streamWriter(schema, overwrite)
+        assert isinstance(made, JournalStreamWriter)
         stop = self._stop
         return StoppingStreamWriter(made, stop["stopPoint"], stop["stopMarker"], int(stop["stopBatch"] or 0))

@@ -1,4 +1,4 @@
-"""One Spark for all tests that need it, on two cores: to start another takes many seconds."""
+"""A real Spark on two cores of this machine, which tries a task twice. To start one takes many seconds."""
 
 from __future__ import annotations
 
@@ -19,25 +19,36 @@ ROOT = Path(__file__).parent.parent.parent
 
 @contextmanager
 def spark_session(folder: Path) -> Iterator[SparkSession]:
+    """`folder` takes what Spark writes besides."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_HOME", str(find_java_home(os.environ, folder / "java")))
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        # Of the processes that Spark starts: they need our packages, and what tests share.
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))))
-        spark = (
-            SparkSession.builder.master("local[2]")
-            .appName("tests")
-            .config("spark.ui.enabled", "false")
-            .config("spark.sql.shuffle.partitions", "2")
-            .config("spark.sql.session.timeZone", "UTC")
-            .config("spark.local.dir", str(folder / "local"))
-            .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            .getOrCreate()
-        )
-        spark.sparkContext.setLogLevel("ERROR")
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        spark = _started(folder)
         try:
             spark_readers.register(spark)
             yield spark
         finally:
             spark.stop()
+
+
+def _started(folder: Path) -> SparkSession:
+    spark = (
+        SparkSession.builder.master("local[2, 2]")
+        .appName("pygazette tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "512m")
+        # It does not live long enough for Java's better compiler to pay off.
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.local.dir", str(folder / "local"))
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    # Tasks that fail on purpose would fill the screen.
+    spark.sparkContext.setLogLevel("OFF")
+    return spark

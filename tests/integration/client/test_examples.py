@@ -108,7 +108,8 @@ SHOWN = {
 
 async def test_the_screen_of_the_readme(client: Client, address: str, capsys: pytest.CaptureFixture[str]) -> None:
     """All of it, as a script."""
-    (code,) = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.M | re.S)
+    # The one after it is for Spark, and run with it.
+    code, _ = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.M | re.S)
     await client.append(JOURNAL, b"old\n")
     await asyncio.to_thread(exec, code.replace(ADDRESS, address), {"__name__": "__main__"})
     printed = capsys.readouterr().out

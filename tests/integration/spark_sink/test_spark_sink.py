@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,20 +12,13 @@ from pyspark.sql import SparkSession
 
 from broker.client.blocking import BlockingClient
 from consumer.message.message_uuid import Flags
-from tests.support.local_spark import ROWS, driver_process, local_spark, numbered, start_stream
 from tests.support.planted_stop import POINTS, wait_stopped
 from tests.support.read_committed import committed, messages
-from tests.support.sink_source import FailingOnceSource, SinkSource
+from tests.support.sink_source import FailingOnceSource
+from tests.support.spark_driver import ROWS, driver_process, numbered, start_stream
 
 Create = Callable[..., list[str]]
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with local_spark(tmp_path_factory.mktemp("spark")) as session:
-        session.dataSource.register(SinkSource)
-        session.dataSource.register(FailingOnceSource)
-        yield session
+BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
 def numbers(client: BlockingClient, *journals: str) -> list[int]:
@@ -88,9 +81,14 @@ def test_a_task_that_fails_is_tried_again_and_its_rows_count_once(
     spark: SparkSession, broker: str, client: BlockingClient, create: Create
 ) -> None:
     (journal,) = create("orders")
+    spark.dataSource.register(FailingOnceSource)
     # A batch has ten rows, enough for an append, so that some are there when a task fails.
-    rows = spark.range(0, 40, 1, 2).selectExpr("repeat('k', 150000) as key", "id as n")
-    rows.write.format("gazette-failing-once").mode("append").options(broker=broker, journal=journal).save()
+    spark.conf.set(BATCH_ROWS, "10")
+    try:
+        rows = spark.range(0, 40, 1, 2).selectExpr("repeat('k', 150000) as key", "id as n")
+        rows.write.format("gazette-failing-once").mode("append").options(broker=broker, journal=journal).save()
+    finally:
+        spark.conf.unset(BATCH_ROWS)
     assert numbers(client, journal) == list(range(40))
     assert len(producers(client, journal)) == 4
 

@@ -1,7 +1,4 @@
-"""A real Spark on two cores of this machine, which tries a task four times.
-
-As a program it is a driver of its own, to be killed: it writes what its arguments say, and ends.
-"""
+"""What a driver of Spark writes to journals. As a program it is one, to be killed: it does what its arguments say."""
 
 from __future__ import annotations
 
@@ -14,53 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_readers.java_home import find_java_home
 from tests.support.sink_source import StoppingSource
+from tests.support.spark_session import ROOT, spark_session
 
-ROOT = Path(__file__).parents[2]
 ROWS = 60
-
-
-@contextmanager
-def local_spark(folder: Path) -> Iterator[SparkSession]:
-    """`folder` takes what Spark writes besides."""
-    # One that other tests have left would be taken instead, and tries a task but once.
-    if (left := SparkSession.getActiveSession()) is not None:
-        left.stop()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAVA_HOME", str(find_java_home(os.environ, folder / "java")))
-        # Of the processes that Spark starts: they need our packages, and what tests share.
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))))
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        spark = _started(folder)
-        try:
-            yield spark
-        finally:
-            spark.stop()
-
-
-def _started(folder: Path) -> SparkSession:
-    spark = (
-        SparkSession.builder.master("local[2, 4]")
-        .appName("pygazette tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "512m")
-        # It does not live long enough for Java's better compiler to pay off.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.local.dir", str(folder))
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("OFF")
-    return spark
 
 
 def numbered(spark: SparkSession, count: int = ROWS) -> DataFrame:
@@ -78,7 +34,7 @@ def start_stream(spark: SparkSession, files: str, checkpoint: str, options: Mapp
 @contextmanager
 def driver_process(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """This module as a program. At the end all of its processes are killed, Java and Python's workers as well."""
-    command = [sys.executable, "-m", "tests.support.local_spark", *arguments]
+    command = [sys.executable, "-m", "tests.support.spark_driver", *arguments]
     driver = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True)
     try:
         yield driver
@@ -101,7 +57,7 @@ def _of_session(session: int) -> Sequence[int]:
 def main() -> None:
     kind, folder, given, *rest = sys.argv[1:]
     options = ast.literal_eval(given)
-    with local_spark(Path(folder)) as spark:
+    with spark_session(Path(folder)) as spark:
         spark.dataSource.register(StoppingSource)
         if kind == "batch":
             numbered(spark).write.format("gazette").mode("append").options(**options).save()
