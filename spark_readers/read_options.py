@@ -108,6 +108,11 @@ class ReadOptions:
     files_per_trigger: int | None = None
     listing_interval_s: float = LISTING_INTERVAL_MS / 1000
 
+    @property
+    def sequences(self) -> bool:
+        """Whether messages are passed on by their UUIDs, which lines and bytes have not."""
+        return self.isolation is Isolation.READ_COMMITTED and self.framing not in (Framing.BYTES, Framing.LINES)
+
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
         given = {}

@@ -18,7 +18,7 @@ from spark_readers.clock_summary import DROPPED, Carry, Stretch, Summary, settle
 from spark_readers.fragment_access import fragment_access
 from spark_readers.fragment_task import FragmentTask, Piece, Run
 from spark_readers.piece_messages import extractor_of, summarise_run
-from spark_readers.read_options import Framing, Isolation, ReadOptions
+from spark_readers.read_options import ReadOptions
 from spark_readers.scan import SUMMARIES_AT_ONCE_MAX
 from spark_readers.scan_plan import DataLossError, JournalScan, TaskPacker, cut, loss_of, open_bytes_of
 from spark_readers.stream_backlog import stretch_scan
@@ -60,7 +60,7 @@ def plan_batch(
         scan = stretch_scan(state, begin, last, options)
         check_losses(scan, options)
         runs = cut(scan, options, open_bytes)
-        if _sequences(options):
+        if options.sequences:
             runs, owed, after = _sequenced(runs, carry, options)
             carries[name] = remembered(after)
             if owed:
@@ -74,10 +74,6 @@ def plan_batch(
             keep(packer.add(run))
     keep(packer.end())
     return StreamBatch(tasks, replace(end, carries=carries))
-
-
-def _sequences(options: ReadOptions) -> bool:
-    return options.isolation is Isolation.READ_COMMITTED and options.framing not in (Framing.BYTES, Framing.LINES)
 
 
 def _sequenced(runs: Sequence[Run], carry: Carry, options: ReadOptions) -> tuple[list[Run], dict[bytes, int], Carry]:
