@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from fragment.stores.blob_store import ListedObject
 from fragment.stores.bucket_store import BucketStore
 from fragment.stores.open_stores import OpenStores, StoreSettings
 from protocol.errors import ValidationError
+from protocol.fragment import OFFSET_MAX
 from protocol.identifier import check_journal
 from protocol.label import LabelSet
 from spark_readers.fragment_access import client_settings
@@ -47,29 +48,49 @@ class CataloguedJournal:
     @property
     def state(self) -> JournalState:
         """Unpacked, for as long as it is planned."""
+        return self.since(0)
+
+    def since(self, offset: int) -> JournalState:
+        """The same, without fragments that end before `offset`."""
         return JournalState(
-            self.fragments.journal, list(self.fragments), list(self.fresh), self.write_head, self.labels
+            self.fragments.journal,
+            list(self.fragments.since(offset)),
+            list(self.fresh.since(offset)),
+            self.write_head,
+            self.labels,
         )
 
 
 def catalogue(options: ReadOptions, loop: LoopThread, environ: dict[str, str]) -> Iterator[CataloguedJournal]:
     """Every journal that was asked for, in the order of names. One that was named and is not there is an error."""
-    found = loop.run(_of_brokers(options) if options.broker else _of_store(options, environ))
-    for option, names in (
-        ("journal", options.journals.names),
-        ("startingOffsets", options.starting),
-        ("endingOffsets", options.ending),
-    ):
-        missing = sorted(set() if isinstance(names, Bound) else set(names) - found.keys())
-        if missing:
-            where = "the brokers have" if options.broker else "the store has fragments of"
-            raise ValidationError(f"{where} no journal {missing[0]!r} that was chosen: check its name", option)
+    found = listed(options, loop, environ)
+    check_chosen(found.keys(), options)
     for name in sorted(found):
         # Given away one by one, so that what was planned already takes no more room.
         yield found.pop(name)
 
 
-async def _of_brokers(options: ReadOptions) -> dict[str, CataloguedJournal]:
+def listed(
+    options: ReadOptions, loop: LoopThread, environ: dict[str, str], read: Mapping[str, int] | None = None
+) -> dict[str, CataloguedJournal]:
+    """Those that are there. Of those `read` up to their ends, as brokers tell, fragments are not asked for."""
+    return loop.run(_of_brokers(options, read or {}) if options.broker else _of_store(options, environ))
+
+
+def check_chosen(found: Set[str], options: ReadOptions) -> None:
+    """Raises a ValidationError if a journal that was named is not there."""
+    for option, names in (
+        ("journal", options.journals.names),
+        ("startingOffsets", options.starting),
+        ("endingOffsets", options.ending),
+    ):
+        missing = sorted(set() if isinstance(names, Bound) else set(names) - found)
+        if missing:
+            where = "the brokers have" if options.broker else "the store has fragments of"
+            raise ValidationError(f"{where} no journal {missing[0]!r} that was chosen: check its name", option)
+
+
+async def _of_brokers(options: ReadOptions, read: Mapping[str, int]) -> dict[str, CataloguedJournal]:
     async with Client(settings=client_settings(options)) as client:
         listing = await client.list(_selector(options.journals))
         listed = [journal for journal in listing if options.journals.matches(journal.spec.name)]
@@ -82,10 +103,12 @@ async def _of_brokers(options: ReadOptions) -> dict[str, CataloguedJournal]:
             name = journal.spec.name
             async with at_once:
                 of = CataloguedJournal(FragmentTable(name), FragmentTable(name), heads.get(name), _labels(journal))
+                found[name] = of
+                if name in read and heads.get(name, OFFSET_MAX) <= read[name]:
+                    return
                 async with aclosing(client.fragments(name)) as fragments:
                     async for one in fragments:
                         (of.fragments if one.fragment.backing_store else of.fresh).extend((one.fragment,))
-                found[name] = of
 
         async with asyncio.TaskGroup() as group:
             for journal in listed:

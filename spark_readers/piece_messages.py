@@ -12,9 +12,9 @@ from protocol.errors import CorruptError
 from spark_readers.clock_summary import Summary, summarise
 from spark_readers.fragment_access import FragmentAccess, object_name
 from spark_readers.fragment_task import Piece, Run
-from spark_readers.message_batches import MessageBatch, frame_batches, line_batches
+from spark_readers.message_batches import MessageBatch, PartialMessageError, frame_batches, line_batches
 from spark_readers.proto_columns import proto_extractor
-from spark_readers.read_options import Framing, ReadOptions
+from spark_readers.read_options import Framing, Mode, ReadOptions
 from spark_readers.uuid_extract import Uuids, csv_extractor, json_extractor, none_extractor
 
 Extractor = Callable[[list[bytes]], Uuids]
@@ -99,9 +99,14 @@ def summarise_run(
             if begin is not None and piece.end <= begin:
                 continue
             from_begin = begin if begin is not None and piece.begin < begin else None
-            for batch in piece_messages(access, run.journal, piece, options.framing, from_begin):
-                for at, uuid in zip(batch.begins, extract(list(batch.payloads)), strict=True):
-                    if uuid is not None:
-                        yield at, uuid
+            try:
+                for batch in piece_messages(access, run.journal, piece, options.framing, from_begin):
+                    for at, uuid in zip(batch.begins, extract(list(batch.payloads)), strict=True):
+                        if uuid is not None:
+                            yield at, uuid
+            except PartialMessageError:
+                # As the task that reads it.
+                if options.mode is not Mode.DROPMALFORMED:
+                    raise
 
     return summarise(messages())  # type: ignore[arg-type]

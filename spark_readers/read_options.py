@@ -23,6 +23,7 @@ SPLIT_BYTES = 128 << 20
 """Of content to a task, as Spark itself cuts files."""
 SPLIT_BYTES_MIN = 1 << 10
 SIGNATURE_TTL_S = 3600.0
+LISTING_INTERVAL_MS = 1000
 
 _SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _SIZE = re.compile(r"(\d+)\s*([kmg]?)(?:i?b)?", re.I).fullmatch
@@ -102,6 +103,15 @@ class ReadOptions:
     message_name: str = ""
     # Path keys, and the values to which fragments are narrowed down.
     where: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    # Of streams: what a batch may hold, of which at most one is given; and how often journals are listed.
+    bytes_per_trigger: int | None = None
+    files_per_trigger: int | None = None
+    listing_interval_s: float = LISTING_INTERVAL_MS / 1000
+
+    @property
+    def sequences(self) -> bool:
+        """Whether messages are passed on by their UUIDs, which lines and bytes have not."""
+        return self.isolation is Isolation.READ_COMMITTED and self.framing not in (Framing.BYTES, Framing.LINES)
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -151,6 +161,9 @@ def _parsed(given: Mapping[str, str]) -> ReadOptions:
         given.get("descriptorFile", ""),
         given.get("messageName", ""),
         read("where", _where, ()),
+        read("maxBytesPerTrigger", _size, None),
+        read("maxFilesPerTrigger", _count, None),
+        read("listingIntervalMs", _count, LISTING_INTERVAL_MS) / 1000,
     )
     _check_together(options, given)
     return options
@@ -170,6 +183,10 @@ def _check_together(options: ReadOptions, given: Mapping[str, str]) -> None:
         raise ValidationError(
             "only JSON records and protobuf messages have fields: set framing to json, or leave it out", "uuidField"
         )
+    if options.bytes_per_trigger is not None and options.files_per_trigger is not None:
+        raise ValidationError(
+            "Spark knows one limit a source: leave this or maxBytesPerTrigger out", "maxFilesPerTrigger"
+        )
     for offsets, time, name in (
         (given.get("startingOffsets"), options.starting_s, "startingTimestamp"),
         (given.get("endingOffsets"), options.ending_s, "endingTimestamp"),
@@ -185,6 +202,7 @@ _KNOWN = {
         *("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp"),
         *("framing", "isolation", "uuidField", "splitSize", "failOnDataLoss", "includeMetadata", "mode"),
         *("tail", "verifySha1", "fileRoot", "descriptorFile", "messageName", "where"),
+        *("maxBytesPerTrigger", "maxFilesPerTrigger", "listingIntervalMs"),
     )
 }
 
@@ -309,6 +327,12 @@ def _size(name: str, text: str) -> int:
     if size < SPLIT_BYTES_MIN:
         raise ValidationError("expected a number of bytes of at least 1024, such as 134217728 or 128m", name)
     return size
+
+
+def _count(name: str, text: str) -> int:
+    if not re.fullmatch(r"\d{1,9}", text.strip()) or not int(text):
+        raise ValidationError("expected a whole number from 1 on", name)
+    return int(text)
 
 
 def _flag(name: str, text: str) -> bool:

@@ -19,7 +19,7 @@ from spark_readers.json_schema import infer
 from spark_readers.loop_thread import loop_thread
 from spark_readers.message_batches import PartialMessageError
 from spark_readers.piece_messages import extractor_of, piece_messages, summarise_run
-from spark_readers.read_options import Framing, Isolation, ReadOptions
+from spark_readers.read_options import ReadOptions
 from spark_readers.scan_plan import JournalScan, TaskPacker, cut, loss_of, open_bytes_of, plan_journal
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,6 @@ def plan_tasks(options: ReadOptions) -> list[bytes]:
     packer = TaskPacker(options.split_bytes, open_bytes)
     tasks: list[bytes] = []
     ends: dict[str, int] = {}
-    sequences = options.isolation is Isolation.READ_COMMITTED and options.framing not in (Framing.BYTES, Framing.LINES)
 
     def keep(task: FragmentTask | None) -> None:
         if task is not None:
@@ -64,7 +63,7 @@ def plan_tasks(options: ReadOptions) -> list[bytes]:
             ends[scan.journal] = scan.end
         runs = cut(scan, options, open_bytes)
         # A journal that is read by one task is sequenced there. Of others each task has to be told of the rest.
-        if sequences and len(runs) > 1:
+        if options.sequences and len(runs) > 1:
             runs = sequenced(runs, options)
         for run in runs:
             keep(packer.add(run))

@@ -15,7 +15,7 @@ from protocol.errors import CorruptError, ValidationError
 from protocol.fragment import Fragment
 from spark_readers.fragment_task import FragmentTask, Piece, Run
 from spark_readers.path_keys import admits, path_keys, period
-from spark_readers.read_options import Bound, Framing, Isolation, Offsets, ReadOptions
+from spark_readers.read_options import Bound, Framing, Offsets, ReadOptions
 
 LOCAL_OPEN_BYTES = 32 << 10
 REMOTE_OPEN_BYTES = 1 << 20
@@ -187,7 +187,7 @@ def _narrowed(journal: str, pieces: list[Piece], options: ReadOptions) -> list[P
     for piece in pieces:
         if piece.fragment is None or admits(options.where, path_keys(piece.fragment.path_postfix)):
             kept.append(piece)
-        elif options.isolation is Isolation.READ_COMMITTED:
+        elif options.sequences:
             # It may hold what commits, or repeats, messages of others.
             kept.append(piece._replace(emits=False))
     return kept

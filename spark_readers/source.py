@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
     InputPartition,
@@ -29,6 +30,7 @@ from spark_readers.proto_columns import message_class, proto_schema
 from spark_readers.read_options import Framing, ReadOptions
 from spark_readers.row_buffer import METADATA
 from spark_readers.scan import inferred_schema, plan_tasks, sample_columns
+from spark_readers.stream_reader import GazetteStreamReader
 from spark_readers.task_rows import task_rows
 
 FORMAT = "gazette"
@@ -51,6 +53,9 @@ class GazetteSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return GazetteReader(ReadOptions.parse(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 -- Spark's name
+        return GazetteStreamReader(ReadOptions.parse(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return sink.writer(schema, overwrite, self.options)
