@@ -1,0 +1,167 @@
+"""Scans by a real Spark on two cores, against Spark's own readers, DuckDB alone and bare unpacking, on the same files.
+
+``SPARK_BENCH_MIB`` says how much content there is: 2048 unless told otherwise, which takes a while.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from functools import cache, partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import zstandard
+from isal import igzip
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 -- as Spark's users know it
+
+import spark_readers
+from protocol.codec import CompressionCodec
+from tests.bench.event_store import CODECS, COLUMNS, EventStore, make_events
+from tests.bench.harness import Contest, benchmark
+from tests.support.spark_session import spark_session
+
+MIB = 1 << 20
+CONTENT_MIB = int(os.environ.get("SPARK_BENCH_MIB", "2048"))
+CORES = 2
+ROUNDS = 3
+
+_AT_EXIT = ExitStack()
+atexit.register(_AT_EXIT.close)
+
+
+@cache
+def folder() -> Path:
+    return Path(_AT_EXIT.enter_context(tempfile.TemporaryDirectory(prefix="spark-bench-")))
+
+
+@cache
+def events() -> EventStore:
+    return make_events(folder() / "events", CONTENT_MIB * MIB)
+
+
+@cache
+def session() -> SparkSession:
+    events()
+    return _AT_EXIT.enter_context(spark_session(folder() / "spark"))
+
+
+@cache
+def processes() -> ProcessPoolExecutor:
+    return _AT_EXIT.enter_context(ProcessPoolExecutor(CORES, get_context("spawn")))
+
+
+def journals(codec: CompressionCodec, columns: str | None, **options: object) -> DataFrame:
+    path = str(events().root(codec))
+    return spark_readers.read_journals(session(), path=path, columns=columns, **options)
+
+
+def grouped(events: DataFrame) -> list[Any]:
+    groups = events.groupBy("country", "type").agg(F.count("*"), F.sum("amount"))
+    return _totals((row[0], row[1], row[2], row[3]) for row in groups.collect())
+
+
+def _totals(rows: Any) -> list[Any]:
+    """In cents, which are exact whatever they were added up in; and without what is no event: acknowledgements have no columns, and only a scan of all messages shows them."""
+    return sorted((country, kind, count, round(of, 2)) for country, kind, count, of in rows if country is not None)
+
+
+def ours_grouped(codec: CompressionCodec, isolation: str) -> list[Any]:
+    return grouped(journals(codec, COLUMNS, framing="json", isolation=isolation, uuidField="_meta.uuid"))
+
+
+def spark_grouped(codec: CompressionCodec) -> list[Any]:
+    return grouped(session().read.schema(COLUMNS).json(events().files(codec)))
+
+
+def duckdb_grouped(codec: CompressionCodec) -> list[Any]:
+    with duckdb.connect(config={"threads": CORES}) as connection:
+        rows = connection.execute(
+            "SELECT country, type, count(*), sum(amount) FROM read_json(?, format='newline_delimited', "
+            "columns={country: 'VARCHAR', type: 'VARCHAR', amount: 'DOUBLE'}) GROUP BY ALL",
+            [events().files(codec)],
+        ).fetchall()
+    return _totals(rows)
+
+
+def unpacked(codec: CompressionCodec) -> int:
+    return sum(processes().map(_unpack, events().files(codec)))
+
+
+def _unpack(path: str) -> int:
+    """As fast as it goes: in pieces of 1 MiB, which are dropped."""
+    with ExitStack() as stack:
+        if path.endswith(".gz"):
+            content: Any = stack.enter_context(igzip.open(path))
+        else:
+            file = stack.enter_context(open(path, "rb"))
+            content = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+        buffer = bytearray(MIB)
+        length = 0
+        while count := content.readinto(buffer):
+            length += count
+    return length
+
+
+def _contest(
+    ours: Callable[[], object], peer: Callable[[], object], peer_name: str, ratio_min: float | None, *, equal: bool
+) -> Iterator[Contest]:
+    made, theirs = ours(), peer()
+    assert made == theirs or not equal, "the two have different results"
+    yield Contest(ours, peer, peer_name, events().content_bytes / MIB, "MiB", ratio_min=ratio_min, rounds=ROUNDS)
+
+
+def scan(codec: CompressionCodec, isolation: str, peer: str, ratio_min: float | None) -> Iterator[Contest]:
+    peers = {"spark.read.json": spark_grouped, "DuckDB alone": duckdb_grouped, "a loop that unpacks": unpacked}
+    return _contest(
+        partial(ours_grouped, codec, isolation), partial(peers[peer], codec), peer, ratio_min, equal=peer[0] != "a"
+    )
+
+
+def counting(codec: CompressionCodec) -> Iterator[Contest]:
+    def ours() -> int:
+        return journals(codec, "_offset long", framing="lines").count()
+
+    def theirs() -> int:
+        return session().read.text(events().files(codec)).count()
+
+    return _contest(ours, theirs, "spark.read.text", 1.0, equal=True)
+
+
+def _length(lines: DataFrame) -> Any:
+    """Has every line go through Spark, which would drop the column of a mere count."""
+    return lines.agg(F.sum(F.length("value"))).collect()
+
+
+def lines(codec: CompressionCodec) -> Iterator[Contest]:
+    def ours() -> Any:
+        return _length(journals(codec, None, framing="lines"))
+
+    def theirs() -> Any:
+        return _length(session().read.text(events().files(codec)))
+
+    return _contest(ours, theirs, "spark.read.text", 0.9, equal=True)
+
+
+def _register(codec: CompressionCodec) -> None:
+    name = f"spark {codec.name.lower()}"
+    for peer, ratio_min in (("spark.read.json", 1.7), ("DuckDB alone", 0.6), ("a loop that unpacks", None)):
+        benchmark(f"{name}: 3 columns of JSON, grouped ({peer})")(
+            partial(scan, codec, "read_uncommitted", peer, ratio_min)
+        )
+    benchmark(f"{name}: 3 columns of JSON, grouped, read committed")(
+        partial(scan, codec, "read_committed", "spark.read.json", None)
+    )
+    benchmark(f"{name}: offsets only, counted")(partial(counting, codec))
+    benchmark(f"{name}: whole lines")(partial(lines, codec))
+
+
+for _codec in CODECS:
+    _register(_codec)
