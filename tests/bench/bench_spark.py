@@ -120,9 +120,9 @@ def _contest(
 
 def scan(codec: CompressionCodec, isolation: str, peer: str, ratio_min: float | None) -> Iterator[Contest]:
     peers = {"spark.read.json": spark_grouped, "DuckDB alone": duckdb_grouped, "a loop that unpacks": unpacked}
-    return _contest(
-        partial(ours_grouped, codec, isolation), partial(peers[peer], codec), peer, ratio_min, equal=peer[0] != "a"
-    )
+    # The last transaction of a journal is not acknowledged, and a loop that unpacks groups nothing.
+    equal = isolation == "read_uncommitted" and peers[peer] is not unpacked
+    return _contest(partial(ours_grouped, codec, isolation), partial(peers[peer], codec), peer, ratio_min, equal=equal)
 
 
 def counting(codec: CompressionCodec) -> Iterator[Contest]:
