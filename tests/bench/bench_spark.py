@@ -69,7 +69,8 @@ def grouped(events: DataFrame) -> list[Any]:
 
 
 def _totals(rows: Any) -> list[Any]:
-    """In cents, which are exact whatever they were added up in; and without what is no event: acknowledgements have no columns, and only a scan of all messages shows them."""
+    """In cents, which come out the same in whatever order they are added. Without what is no event: acknowledgements
+    have no columns, and only a scan of all messages shows them."""
     return sorted((country, kind, count, round(of, 2)) for country, kind, count, of in rows if country is not None)
 
 

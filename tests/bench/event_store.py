@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -93,7 +92,7 @@ def put_fragment(
             out += encoder.cut()
     for codec, (encoder, out) in packed.items():
         store = folder / codec.name.lower()
-        of = Fragment(journal, begin, end, digest.digest(), codec, f"file://{store}/", int(time.time()), postfix)
+        of = Fragment(journal, begin, end, digest.digest(), codec, f"file://{store}/", _BEGUN_NANOS // 10**9, postfix)
         path = store / of.content_path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(out + encoder.finish())
