@@ -1,8 +1,8 @@
 """Whether a stored file is as long as it should be, told from its outside.
 
 Other programs' readers stop quietly where a zstandard file was cut short. Before one of them is given a file of ours,
-its frames and blocks are walked by their headers, which costs a few reads for each megabyte and unpacks nothing. Members
-of gzip are found by a search for their headers.
+its frames and blocks are walked by their headers, which costs a few reads for each megabyte and unpacks nothing.
+Members of gzip are found by a search for their headers.
 """
 
 from __future__ import annotations

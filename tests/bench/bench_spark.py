@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import duckdb
 import zstandard
@@ -24,8 +24,12 @@ from pyspark.sql import functions as F  # noqa: N812 -- as Spark's users know it
 
 import spark_readers
 from protocol.codec import CompressionCodec
+from protocol.fragment import Fragment
+from spark_readers.fragment_task import FragmentTask
+from spark_readers.read_options import ReadOptions
+from spark_readers.scan import plan_tasks
 from tests.bench.event_store import CODECS, COLUMNS, EventStore, make_events
-from tests.bench.harness import Contest, benchmark
+from tests.bench.harness import Contest, begin_peak, benchmark, memory_figure
 from tests.support.spark_session import spark_session
 
 MIB = 1 << 20
@@ -58,9 +62,9 @@ def processes() -> ProcessPoolExecutor:
     return _AT_EXIT.enter_context(ProcessPoolExecutor(CORES, get_context("spawn")))
 
 
-def journals(codec: CompressionCodec, columns: str | None, **options: object) -> DataFrame:
+def journals(codec: CompressionCodec, columns: str | None, **options: Any) -> DataFrame:
     path = str(events().root(codec))
-    return spark_readers.read_journals(session(), path=path, columns=columns, **options)
+    return cast(DataFrame, spark_readers.read_journals(session(), path=path, columns=columns, **options))
 
 
 def grouped(events: DataFrame) -> list[Any]:
@@ -100,7 +104,7 @@ def _unpack(path: str) -> int:
     """As fast as it goes: in pieces of 1 MiB, which are dropped."""
     with ExitStack() as stack:
         if path.endswith(".gz"):
-            content: Any = stack.enter_context(igzip.open(path))
+            content: Any = stack.enter_context(igzip.open(path))  # type: ignore[no-untyped-call]
         else:
             file = stack.enter_context(open(path, "rb"))
             content = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
@@ -166,3 +170,62 @@ def _register(codec: CompressionCodec) -> None:
 
 for _codec in CODECS:
     _register(_codec)
+
+
+PLANNED_JOURNALS = 1000
+PLANNED_FRAGMENTS = 100
+"""Of each journal."""
+PLANNED_BYTES_MAX = 300 * PLANNED_JOURNALS * PLANNED_FRAGMENTS
+
+
+@cache
+def listed() -> Path:
+    """A store with names alone, which are all that a plan needs."""
+    root = folder() / "listed"
+    for number in range(PLANNED_JOURNALS):
+        journal = f"acme/orders/part={number:03}"
+        for at in range(PLANNED_FRAGMENTS):
+            begin, digest = at << 24, (number << 32 | at).to_bytes(20, "big")
+            of = Fragment(journal, begin, begin + (1 << 24), digest, CompressionCodec.ZSTANDARD)
+            path = root / of.content_path
+            if not at:
+                path.parent.mkdir(parents=True)
+            path.write_bytes(b"x")
+    return root
+
+
+def plan() -> list[bytes]:
+    return plan_tasks(ReadOptions.parse({"path": str(listed()), "framing": "json", "isolation": "read_uncommitted"}))
+
+
+def walk() -> int:
+    return sum(os.stat(path).st_size for path in listed().rglob("*") if path.is_file())
+
+
+@benchmark("spark plan: 100,000 fragments of 1,000 journals")
+def planning() -> Iterator[Contest]:
+    tasks = [FragmentTask.unpack(task) for task in plan()]
+    fragments = sum(len(run.pieces) for task in tasks for run in task.runs)
+    assert fragments == PLANNED_JOURNALS * PLANNED_FRAGMENTS
+    del tasks
+    yield Contest(plan, walk, "a walk over the files", fragments, "fragments", seconds_max=5.0, rounds=ROUNDS)
+
+
+@benchmark("spark plan: memory for 100,000 fragments")
+def planning_memory() -> Iterator[Contest]:
+    """In a process that has planned nothing before, whose memory is not at a peak already."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as fresh:
+        grown = fresh.submit(_planned_bytes, str(listed())).result()
+    fragments = PLANNED_JOURNALS * PLANNED_FRAGMENTS
+    word = "met" if grown <= PLANNED_BYTES_MAX else "MISSED"
+    told = f"{grown / fragments:.0f} bytes a fragment ({word}: at most 300)"
+    yield Contest(plan, walk, told, fragments, "fragments", rounds=1)
+
+
+def _planned_bytes(root: str) -> int:
+    """How far the peak of memory rises, above what a plan of one journal needs."""
+    given = {"path": root, "framing": "json", "isolation": "read_uncommitted"}
+    plan_tasks(ReadOptions.parse(given | {"journal": "acme/orders/part=000"}))
+    before = begin_peak()
+    plan_tasks(ReadOptions.parse(given))
+    return memory_figure("VmHWM") - before
