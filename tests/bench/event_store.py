@@ -67,7 +67,7 @@ def _make_journal(job: tuple[Path, int, int]) -> None:
     begin = 0
     for at in range(FRAGMENTS):
         postfix = f"date=2026-11-16/hour={at:02}"
-        begin = put_fragment(folder, journal, begin, appends, fragment_bytes, CODECS, postfix).end
+        begin = put_fragment(folder, journal, begin, appends, fragment_bytes, CODECS, postfix)
 
 
 def put_fragment(
@@ -78,8 +78,8 @@ def put_fragment(
     content_bytes: int,
     codecs: tuple[CompressionCodec, ...],
     postfix: str = "",
-) -> Fragment:
-    """As many of the appends as have that many bytes."""
+) -> int:
+    """As many of the appends as have that many bytes. Returns where they end."""
     digest = hashlib.sha1(usedforsecurity=False)
     packed = {codec: (encoder_of(codec), bytearray()) for codec in codecs}
     end = begin
@@ -96,7 +96,7 @@ def put_fragment(
         path = store / of.content_path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(out + encoder.finish())
-    return of
+    return end
 
 
 def _appends(seed: int) -> Iterator[bytes]:
