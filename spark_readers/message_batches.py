@@ -9,7 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain
+from struct import pack
 from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from consumer.message.csv_framing import CsvDecoder
 from consumer.message.fixed_framing import FixedDecoder
@@ -55,6 +59,35 @@ def line_batches(content: Iterable[bytes], at: int, end: int, *, aligned: bool =
         yield _lines(rest[:last], at, end)
     if last < len(rest) and at + last < end:
         raise PartialMessageError(f"no newline ends the line that begins at offset {at + last}")
+
+
+def line_begins(content: Iterable[bytes], at: int, end: int, *, aligned: bool = True) -> Iterator[pa.Array]:
+    """Where the lines of ``line_batches`` begin, without a look at the lines, nor an object for each."""
+    if not aligned:
+        at, content = _next_line(content, at - 1)
+    # Of the line under way.
+    begin = at
+    for chunk in content:
+        if begin >= end:
+            return
+        if chunk:
+            nexts = _after_newlines(chunk, at)
+            at += len(chunk)
+            if len(nexts):
+                begins = pa.concat_arrays([pa.array([begin], pa.int64()), nexts[:-1]])
+                yield begins if at <= end else begins.filter(pc.less(begins, end))
+                begin = nexts[-1].as_py()
+        if at - begin > FRAME_BYTES_MAX:
+            raise PartialMessageError(f"a line that begins at {begin} is over the limit of {FRAME_BYTES_MAX} bytes")
+    if begin < min(at, end):
+        raise PartialMessageError(f"no newline ends the line that begins at offset {begin}")
+
+
+def _after_newlines(chunk: bytes, at: int) -> pa.Array:
+    bounds = pa.py_buffer(pack("<ii", 0, len(chunk)))
+    text = pa.Array.from_buffers(pa.binary(), 1, [None, bounds, pa.py_buffer(chunk)])
+    lengths = pc.binary_length(pc.split_pattern(text, b"\n").values)
+    return pc.cumulative_sum(pc.add(lengths[:-1].cast(pa.int64()), 1), start=at)
 
 
 def _next_line(content: Iterable[bytes], at: int) -> tuple[int, Iterable[bytes]]:

@@ -2,6 +2,7 @@
 
 Other programs' readers stop quietly where a zstandard file was cut short. Before one of them is given a file of ours,
 its frames and blocks are walked by their headers, which costs a few reads for each megabyte and unpacks nothing.
+Members of gzip are found by a search for their headers.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from protocol.codec import CompressionCodec
 from protocol.fragment import Fragment
 
 _RLE_BLOCK = 1
+_GZIP_HEADER_BYTES = 10
+_GZIP_BYTES_MIN = 18
 
 
 def looks_whole(of: Fragment, path: Path) -> bool:
@@ -29,12 +32,28 @@ def looks_whole(of: Fragment, path: Path) -> bool:
             case CompressionCodec.NONE:
                 return size == of.content_length
             case CompressionCodec.GZIP:
-                # The length of the last member's content; of several it tells nothing.
-                return size >= 18 and unpack_from("<I", data, size - 4)[0] == of.content_length & 0xFFFF_FFFF
+                return _gzip_content_bytes(data, size) == of.content_length & 0xFFFF_FFFF
             case CompressionCodec.ZSTANDARD:
                 return _ends_with_a_frame(data, size)
             case _:
                 return False
+
+
+def _gzip_content_bytes(data: mmap.mmap, size: int) -> int:
+    """As the members say, each in its last four bytes, as 32 bits.
+
+    Where members begin is told by their headers, which are all the same if one program wrote them at one go. If they
+    are not, or content looks like one by chance, the sum is wrong: then our own decoder has to find out.
+    """
+    if size < _GZIP_BYTES_MIN:
+        return -1
+    header = data[:_GZIP_HEADER_BYTES]
+    (content,) = unpack_from("<I", data, size - 4)
+    at = data.find(header, _GZIP_BYTES_MIN)
+    while at >= 0:
+        content += unpack_from("<I", data, at - 4)[0]
+        at = data.find(header, at + _GZIP_BYTES_MIN)
+    return int(content) & 0xFFFF_FFFF
 
 
 def _ends_with_a_frame(data: mmap.mmap, size: int) -> bool:

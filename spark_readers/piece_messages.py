@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TypeVar
+
+import pyarrow as pa
 
 from consumer.message.csv_framing import CsvDecoder
 from consumer.message.fixed_framing import FixedDecoder
@@ -12,12 +16,19 @@ from protocol.errors import CorruptError
 from spark_readers.clock_summary import Summary, summarise
 from spark_readers.fragment_access import FragmentAccess, object_name
 from spark_readers.fragment_task import Piece, Run
-from spark_readers.message_batches import MessageBatch, PartialMessageError, frame_batches, line_batches
+from spark_readers.message_batches import (
+    MessageBatch,
+    PartialMessageError,
+    frame_batches,
+    line_batches,
+    line_begins,
+)
 from spark_readers.proto_columns import proto_extractor
 from spark_readers.read_options import Framing, Mode, ReadOptions
 from spark_readers.uuid_extract import Uuids, csv_extractor, json_extractor, none_extractor
 
 Extractor = Callable[[list[bytes]], Uuids]
+_T = TypeVar("_T")
 
 
 def extractor_of(options: ReadOptions) -> Extractor:
@@ -36,6 +47,22 @@ def piece_messages(
     access: FragmentAccess, journal: str, piece: Piece, framing: Framing, begin: int | None = None
 ) -> Iterator[MessageBatch]:
     """From `begin`, where a message begins, or from that of the piece."""
+    return _of_piece(access, journal, piece, framing, begin, partial(_batches, framing))
+
+
+def piece_begins(access: FragmentAccess, journal: str, piece: Piece) -> Iterator[pa.Array]:
+    """Where its lines begin."""
+    return _of_piece(access, journal, piece, Framing.LINES, None, _begins)
+
+
+def _of_piece(
+    access: FragmentAccess,
+    journal: str,
+    piece: Piece,
+    framing: Framing,
+    begin: int | None,
+    made: Callable[[Iterator[bytes], int, int, bool], Iterator[_T]],
+) -> Iterator[_T]:
     aligned = begin is not None or piece.begin == piece.first
     at = piece.begin if begin is None else begin
     end, last = piece.end, piece.last
@@ -52,7 +79,7 @@ def piece_messages(
     first, last = (at, end) if framing is Framing.BYTES else (at if aligned else at - 1, last)
     source = access.fresh(journal, first, last) if of is None else access.content(of, first, last)
     try:
-        yield from _batches(framing, source, at, end, aligned)
+        yield from made(source, at, end, aligned)
     except CorruptError as error:
         if journal in str(error):
             raise
@@ -70,6 +97,10 @@ def _batches(framing: Framing, source: Iterator[bytes], at: int, end: int, align
             return frame_batches(source, at, FixedDecoder(at))
         case Framing.LINES | Framing.JSON:
             return line_batches(source, at, end, aligned=aligned)
+
+
+def _begins(source: Iterator[bytes], at: int, end: int, aligned: bool) -> Iterator[pa.Array]:
+    return line_begins(source, at, end, aligned=aligned)
 
 
 def _chunks(source: Iterator[bytes], at: int) -> Iterator[MessageBatch]:

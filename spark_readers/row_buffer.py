@@ -85,6 +85,16 @@ class RowBuffer:
         else:
             self._places.append((len(payloads), place))
 
+    def placed(self, begins: pa.Array, place: Place) -> pa.RecordBatch:
+        """A batch of messages of which only their place is asked for, at once: there is nothing to wait for."""
+        columns = [
+            conformed(begins, field.type)
+            if field.name == "_offset"
+            else _repeated(_of_place(field.name), [(len(begins), place)], field.type)
+            for field in self._schema
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
     @property
     def is_full(self) -> bool:
         return self._bytes >= BATCH_BYTES or len(self._begins) >= BATCH_ROWS
@@ -127,20 +137,25 @@ class RowBuffer:
                 # A Clock may hold any time up to the year 5236, which microseconds have room for.
                 micros = [unix_nanos_of(uuid.clock) // 1000 if uuid and uuid.clock else None for uuid in self._uuids]
                 return conformed(pa.array(micros, pa.timestamp("us", "UTC")), field.type)
-            case "_journal":
-                return self._repeated(lambda place: place.journal, field.type)
-            case "_fragment":
-                return self._repeated(lambda place: place.fragment or None, field.type)
-            case "_labels":
-                return self._repeated(lambda place: list(place.labels), field.type)
-            case _:
-                return self._repeated(lambda place: list(place.path_keys), field.type)
+            case name:
+                return _repeated(_of_place(name), self._places, field.type)
 
-    def _repeated(self, value: Callable[[Place], Any], kind: pa.DataType) -> pa.Array:
-        parts = []
-        for count, place in self._places:
-            one = value(place)
-            parts.append(
-                pa.repeat(pa.scalar(one, kind), count) if isinstance(one, str) else pa.array([one] * count, kind)
-            )
-        return pa.concat_arrays(parts)
+
+def _of_place(name: str) -> Callable[[Place], Any]:
+    match name:
+        case "_journal":
+            return lambda place: place.journal
+        case "_fragment":
+            return lambda place: place.fragment or None
+        case "_labels":
+            return lambda place: list(place.labels)
+        case _:
+            return lambda place: list(place.path_keys)
+
+
+def _repeated(value: Callable[[Place], Any], places: Sequence[tuple[int, Place]], kind: pa.DataType) -> pa.Array:
+    parts = []
+    for count, place in places:
+        one = value(place)
+        parts.append(pa.repeat(pa.scalar(one, kind), count) if isinstance(one, str) else pa.array([one] * count, kind))
+    return pa.concat_arrays(parts)

@@ -26,7 +26,7 @@ from spark_readers.message_batches import MessageBatch, PartialMessageError
 from spark_readers.packed_shape import looks_whole
 from spark_readers.parse_columns import CORRUPT_RECORD, check_value_schema, read_json_file
 from spark_readers.path_keys import path_keys
-from spark_readers.piece_messages import Extractor, extractor_of, piece_messages, summarise_run
+from spark_readers.piece_messages import Extractor, extractor_of, piece_begins, piece_messages, summarise_run
 from spark_readers.read_options import Framing, Isolation, Mode, ReadOptions
 from spark_readers.row_buffer import METADATA, Message, Place, RowBuffer
 
@@ -61,6 +61,12 @@ class _TaskReader:
         self._extract: Extractor = extractor_of(options)
         self._buffer = RowBuffer(schema, options)
         self._wants_uuids = "_timestamp" in schema.names
+        # Of JSON one would have to see which lines are blank.
+        self._wants_places_only = (
+            options.framing is Framing.LINES
+            and not self._wants_uuids
+            and all(name in METADATA for name in schema.names)
+        )
         if options.framing in (Framing.BYTES, Framing.LINES) or (
             options.framing is Framing.FIXED and not options.descriptor_file
         ):
@@ -77,6 +83,10 @@ class _TaskReader:
                 yield from self._from_file(piece)
                 continue
             place = _place(run, piece)
+            if self._wants_places_only:
+                for begins in self._begins(run, piece):
+                    yield self._buffer.placed(begins, place)
+                continue
             for batch in self._messages(run, piece):
                 uuids = self._extract(list(batch.payloads)) if self._wants_uuids else ()
                 self._buffer.add(batch.payloads, batch.begins, uuids, place)
@@ -124,6 +134,15 @@ class _TaskReader:
             return
         try:
             yield from piece_messages(self._access, run.journal, piece, self._options.framing)
+        except PartialMessageError:
+            if self._options.mode is not Mode.DROPMALFORMED:
+                raise
+
+    def _begins(self, run: Run, piece: Piece) -> Iterator[pa.Array]:
+        if not self._options.fail_on_data_loss and not self._is_readable(run, piece):
+            return
+        try:
+            yield from piece_begins(self._access, run.journal, piece)
         except PartialMessageError:
             if self._options.mode is not Mode.DROPMALFORMED:
                 raise

@@ -90,21 +90,21 @@ def run(setup: Setup) -> Result:
             contest.ours()
             contest.peer()
         for _ in range(contest.rounds):
-            before = _begin_peak()
+            before = begin_peak()
             ours.append(_timed(contest.ours))
-            memory = max(memory, _memory("VmHWM") - before)
+            memory = max(memory, memory_figure("VmHWM") - before)
             peer.append(_timed(contest.peer))
         return Result(ours, peer, contest, memory)
 
 
-def _begin_peak() -> int:
+def begin_peak() -> int:
     """Forget the peak of memory so far; returns how much is in use."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
-    return _memory("VmRSS")
+    return memory_figure("VmRSS")
 
 
-def _memory(name: str) -> int:
+def memory_figure(name: str) -> int:
     """A figure of Linux about this process; zero elsewhere."""
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():

@@ -12,10 +12,11 @@ import pytest
 
 from allocator import keyspace
 from allocator.key_event import WatchEvents
-from broker import append_fsm, durable_head, held_copies, replication
+from broker import append_start, durable_head, held_copies, replication
 from broker import replica as replica_module
 from broker.append_effect import Commit, Effects, HeadChange
-from broker.append_fsm import AppendFSM, State
+from broker.append_fsm import AppendFSM
+from broker.append_start import State
 from broker.durable_head import Claim, CutAt, DurableHead, EpochTerms, Fate, Start, Unproven
 from broker.held_copies import HeldCopies
 from broker.last_spec import LastSpec
@@ -238,8 +239,8 @@ def _offer_recovered(patch: Patch) -> None:
 
     patch.setattr(CopyKeeping, "recover", recover)
     patch.setattr(SimulatedDirectory, "writer", writer)
-    patch.setattr(append_fsm, "start_of", started)
-    for module in (append_fsm, replication):
+    patch.setattr(append_start, "start_of", started)
+    for module in (append_start, replication):
         patch.setattr(module, "takes_part", lambda _told, _copy: True)
 
 
@@ -274,7 +275,7 @@ def _cut_by_the_latest_epoch(patch: Patch) -> None:
         known = original(head, mark)
         return CutAt(head.last.begin) if head and head.last and isinstance(known, CutAt) else known
 
-    for module in (append_fsm, held_copies, replication):
+    for module in (append_start, held_copies, replication):
         patch.setattr(module, "fate", fate)
 
 
@@ -345,7 +346,7 @@ def _begin_anew(patch: Patch) -> None:
         start = original(head, create_revision, claims)
         return Start(start.epoch.begin, start.epoch.registers) if isinstance(start, Unproven) else start
 
-    patch.setattr(append_fsm, "start_of", started)
+    patch.setattr(append_start, "start_of", started)
 
 
 _DEATHS = (FaultKind.KILL, FaultKind.DROPS, FaultKind.KILL_IN_A_STEP)

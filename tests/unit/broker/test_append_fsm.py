@@ -59,7 +59,8 @@ from broker.append_event import (
     SpoolTaken,
     Transacted,
 )
-from broker.append_fsm import SYNC_ROUNDS_MAX, UNFLUSHED_AGE_S, AppendFSM, State
+from broker.append_fsm import UNFLUSHED_AGE_S, AppendFSM
+from broker.append_start import SYNC_ROUNDS_MAX, State
 from broker.durable_head import DurableHead, Epoch
 from broker.pipeline import Ask, Pipeline, Sealed
 from broker.replication_message import Answer

@@ -245,9 +245,16 @@ def test_what_was_cut_short_is_told_from_the_outside(tmp_path: Path) -> None:
         for length in (0, 3, len(whole) // 2, len(whole) - 1):
             path.write_bytes(whole[:length])
             assert not looks_whole(of, path), (codec, length)
-    # Of several members only the last one's length is there: our own decoder reads those.
+    # Of several members each tells its own length, also if the file was cut right where one ends.
     of, path = put(tmp_path, JOURNAL, 0, [content], GZIP)
-    path.write_bytes(gzip.compress(content[:1000]) + gzip.compress(content[1000:]))
+    first, second = (gzip.compress(part, mtime=0) for part in (content[:1000], content[1000:]))
+    path.write_bytes(first + second)
+    assert looks_whole(of, path)
+    for length in (len(first), len(first) + 9, len(first) + 18, len(first + second) - 1):
+        path.write_bytes((first + second)[:length])
+        assert not looks_whole(of, path), length
+    # One that does not begin as the others do is not seen: our own decoder reads those.
+    path.write_bytes(first + gzip.compress(content[1000:], mtime=1))
     assert not looks_whole(of, path)
 
 
