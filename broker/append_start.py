@@ -1,8 +1,8 @@
 """AppendStart: the first half of an append, until it has a pipeline for which an epoch is open.
 
 Who is primary; the journal's pipeline, in turn; if it is of another Route, the spool, what is on record of the
-journal's head, and a synchronisation; then the transaction that opens an epoch and advertises the Route. What an append does with
-it from there on is its AppendFSM's.
+journal's head, and a synchronisation; then the transaction that opens an epoch and advertises the Route. What an append
+does with it from there on is its AppendFSM's.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from allocator.etcd_client import EtcdClient
 from allocator.etcd_errors import EtcdError
@@ -77,7 +78,9 @@ class CopyKeeping:
         """On a thread, while nothing else runs."""
         copy = recovered.copy
         if copy.worth is Worth.EMPTY:
-            recovered.remove()
+            # It says nothing, so that it does no harm where it is.
+            with suppress(OSError):
+                recovered.remove()
             return
         self.copies.recover(recovered.stem.name[:JOURNAL_HASH], copy)
         if copy.worth is Worth.DAMAGED:

@@ -18,7 +18,7 @@ from fragment.spool_budget import SpoolBudget
 from fragment.spool_directory import FsyncMode, SpoolDirectory
 from fragment.spool_file import END_SPACING_BYTES, SpoolEndedError, SpoolFile
 from fragment.spool_log import LogEncoder, decode
-from fragment.spool_recovery import Copy, classify, fragment_at
+from fragment.spool_recovery import Copy, Worth, classify, fragment_at
 from fragment.spool_writer import SpoolWriter
 from protocol.errors import UnavailableError
 from protocol.fragment import Fragment
@@ -297,7 +297,8 @@ class SimulatedDirectory:
         last = recovered.copy.last
         assert last is not None
         log, content = self.disk.files_of(recovered.name)
-        del log.cached[recovered.copy.log_length :]
+        if recovered.copy.worth is not Worth.DAMAGED:
+            del log.cached[recovered.copy.log_length :]
         file = SimulatedSpoolFile(self, recovered.name, last.begin, log, content, last.spec)
         self._files[recovered.name] = file
         return cast(SpoolFile, file)

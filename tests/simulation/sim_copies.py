@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from allocator.etcd_client import Committed
 from allocator.etcd_errors import EtcdError
@@ -43,7 +44,8 @@ class CopyKeeping:
     def _take_in(self, recovered: RecoveredCopy) -> None:
         copy = recovered.copy
         if copy.worth is Worth.EMPTY:
-            recovered.remove()
+            with suppress(GazetteError):
+                recovered.remove()
             return
         self.copies.recover(recovered.name[:JOURNAL_HASH], copy)
         if copy.last is None or (copy.worth is Worth.DAMAGED and copy.verified is None):

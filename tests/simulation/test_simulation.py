@@ -8,7 +8,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from tests.simulation.history import Outcome
 from tests.simulation.mutants import MUTANTS, Mutant
 
 BLOCK = 10
+SEEDS_MAX = 300
+"""Of seeds that are tried for a planted mistake: they take some 30 s."""
 ROOT = Path(__file__).parents[2]
 
 EVERYONE = broker_names(replace(Options.draw(1), brokers=4))
@@ -154,7 +156,7 @@ def test_a_seed_replays_exactly_in_another_process() -> None:
 
 def test_a_failing_run_says_how_to_run_it_again() -> None:
     with pytest.MonkeyPatch.context() as patch:
-        MUTANTS[2].plant(patch)
+        next(mutant for mutant in MUTANTS if mutant.name.startswith("commit at the end")).plant(patch)
         ran = next(ran for seed in range(20) if (ran := run(swarm(seed, kinds=[]))).is_failed)
     assert f"--seed {ran.options.seed}" in ran.report
     assert "C4 aborted-read" in ran.report
@@ -241,21 +243,13 @@ def is_caught(mutant: Mutant, seed: int) -> bool:
     return bool(ran.violations) or unsure
 
 
-@pytest.mark.parametrize("mutant", [mutant for mutant in MUTANTS if mutant.caught_by is not None], ids=str)
-def test_a_planted_mistake_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert mutant.caught_by is not None
-    expect_clean(run(hostile(mutant, mutant.caught_by)))
-    mutant.plant(monkeypatch)
-    assert is_caught(mutant, mutant.caught_by)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
-def test_a_planted_mistake_is_found_without_being_told_the_seed(
-    mutant: Mutant, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
-) -> None:
-    mutant.plant(monkeypatch)
-    needed = next((seed + 1 for seed in range(mutant.seeds_max) if is_caught(mutant, seed)), None)
-    record_property("seeds needed", needed)
-    print(f"{mutant.name}: {needed} seeds needed")
-    assert needed is not None
+def test_a_planted_mistake_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a minute, and by a schedule that is clean without it. The known seed is only where to begin: schedules
+    change with all that they meet."""
+    seeds = dict.fromkeys((mutant.caught_by, *range(SEEDS_MAX)))
+    with monkeypatch.context() as patch:
+        mutant.plant(patch)
+        caught = next((seed for seed in seeds if is_caught(mutant, seed)), None)
+    assert caught is not None
+    expect_clean(run(hostile(mutant, caught)))

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from consumer.message.message_uuid import Flags, build
 from protocol.codec import CompressionCodec

@@ -66,6 +66,7 @@ def test_our_own_fields_are_numbered_from_1000_and_stay_out_of_json() -> None:
         "protocol.ReplicateRequest.epoch": 1000,
         "protocol.ReplicateRequest.acked_through": 1001,
         "protocol.ReplicateResponse.copy": 1000,
+        "protocol.ListRequest.heads": 1000,
     }
     printed = json_form.listing(journal_pb2.BrokerSpec(spool_id=b"0123456789abcdef", http_endpoint="http://h:1"))
     assert set(printed) == {"process_spec", "journal_limit", "exiting"}
