@@ -176,12 +176,7 @@ class Run:
             assert shown == last.commit.end, f"{broker.id} shows all that is acknowledged"
 
 
-LOST_CHANGE = pytest.mark.xfail(run=False, reason="hangs by what is told at the strict xfail in test_append_run.py")
-
-
-@pytest.mark.parametrize(
-    "keeps_epochs", [pytest.param(True, marks=LOST_CHANGE), False], ids=["in epochs", "by Gazette's rules"]
-)
+@pytest.mark.parametrize("keeps_epochs", [True, False], ids=["in epochs", "by Gazette's rules"])
 @settings(max_examples=200)
 @given(
     st.booleans(),

@@ -565,11 +565,6 @@ def test_a_member_that_is_new_makes_all_begin_a_fragment() -> None:
     assert cluster.brokers[D].spool.spool.fragment == fragment(11, b"third")
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="AppendFSM waits for a revision after that of the Resolution it has when it reads the head again: if that is"
-    " a later one than the transaction was made with, there may be none for any time, and all appends wait behind it",
-)
 def test_a_transaction_that_failed_on_what_is_known_by_now_is_not_waited_for_twice() -> None:
     """The one before has changed the assignments, and its client was gone before anybody here was told."""
     cluster = three()
