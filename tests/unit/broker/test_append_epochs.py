@@ -535,3 +535,15 @@ def test_prepared_opens_for_the_terms_of_the_record() -> None:
     driven.step(SpoolTaken(driven.held))
     driven.step(HeadRead(FIRST, 8))
     assert driven.step(Prepared()) == (Open(driven.held, driven.resolution_held, terms(FIRST, 4)),)
+
+
+def test_a_pipeline_that_has_an_epoch_is_of_no_use_once_it_is_not_known_whether_that_is_over() -> None:
+    """DH-1: the answer is lost of a transaction that would go on elsewhere, or suspend."""
+    lost = UnavailableError("etcd did not answer")
+    elsewhere = validating(epochal(opening=AT_FIVE))
+    elsewhere.step(Ready(Summary(0, 5, 1)))
+    answered(elsewhere)
+    suspending = validating(epochal(opening=AppendOpening(JOURNAL, suspend=SuspendMode.NOW)))
+    suspending.step(Ready(EMPTY))
+    for driven in (elsewhere, suspending):
+        assert driven.step(Failed(lost)) == (ShutDown(driven.pipe.pipeline), GiveBack(None), Fail(lost))
