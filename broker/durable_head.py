@@ -216,7 +216,7 @@ def opened(
     epochs = () if head is None else tuple(_closed_at(epoch, start, head.is_void) for epoch in head.epochs)
     number = epochs[-1].number + 1 if epochs else 1
     begun = Epoch(number, start.offset, tuple(sorted(holders)), start.registers)
-    return DurableHead(create_revision, (*_untrimmed(epochs, stored_through), begun))
+    return DurableHead(create_revision, (*_untrimmed((*epochs, begun), stored_through), begun))
 
 
 def _closed_at(epoch: Epoch, start: Start, is_void: bool) -> Epoch:
@@ -228,11 +228,14 @@ def _closed_at(epoch: Epoch, start: Start, is_void: bool) -> Epoch:
 
 
 def _untrimmed(epochs: tuple[Epoch, ...], stored_through: int) -> tuple[Epoch, ...]:
-    """Without those whose bytes the store has, oldest first, and never for another reason (DH-12)."""
+    """Those before the last without such as the store has all of, oldest first, and never for another reason (DH-12).
+
+    Where one ended that was voided nobody knows, but it was not after the next one began.
+    """
     at = 0
-    while at < len(epochs) and (epochs[at].end or 0) <= stored_through:
+    while at + 1 < len(epochs) and max(epochs[at].end or 0, epochs[at + 1].begin) <= stored_through:
         at += 1
-    return epochs[at:]
+    return epochs[at:-1]
 
 
 def closed(head: DurableHead, spool_id: bytes, copy: CopyEnd | None) -> DurableHead | None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -204,7 +205,9 @@ def eventful(seed: int) -> Rig:
             writer.content(b"x" * 10, 0)
             writer.propose(Proposal(writer.spool.next(), LabelSet(), it.world.unix_ns))
         except UnavailableError:
-            writer.roll_back()
+            # What cannot be removed now is there at the next attempt.
+            with suppress(UnavailableError):
+                writer.roll_back()
         access.commit(Transaction((), (Put(f"/p/{node.name}", b"%d" % count),)), lambda _: None)
         if count % 10 == 9 and (completed := writer.complete().completed):
             fragment = completed.spool.fragment

@@ -61,7 +61,7 @@ from broker.append_event import (
 )
 from broker.append_fsm import UNFLUSHED_AGE_S, AppendFSM
 from broker.append_start import SYNC_ROUNDS_MAX, State
-from broker.durable_head import DurableHead, Epoch
+from broker.durable_head import DurableHead, Epoch, EpochTerms
 from broker.pipeline import Ask, Pipeline, Sealed
 from broker.replication_message import Answer
 from broker.resolution import Resolution
@@ -198,9 +198,12 @@ class Driven:
         (effect,) = self.step(Prepared())
         assert isinstance(effect, Open)
         assert effect.terms is not None
-        pipeline = Pipeline(
-            self.resolution_held.header, A, self.held, frozenset(ROUTE.members), effect.terms, spool_id_of(A)
-        )
+        return self.open_as_it_is(effect.terms)
+
+    def open_as_it_is(self, terms: EpochTerms | None = None) -> Effects:
+        """Build the pipeline over the spool that was taken."""
+        header, kin = self.resolution_held.header, frozenset(ROUTE.members)
+        pipeline = Pipeline(header, A, self.held, kin, terms, spool_id_of(A))
         streams = {peer: RecordingStream() for peer in pipeline.peers}
         pipeline.connect(streams)
         self.built = Built(pipeline, self.held, streams)

@@ -212,6 +212,12 @@ def test_an_epoch_that_was_open_while_void_has_no_end_that_anybody_knows() -> No
     assert fate(head, EpochMark(7, 2)) == AckedOnly()
 
 
+def test_an_epoch_of_which_nobody_knows_the_end_stays_until_the_store_has_what_the_next_one_begins_with() -> None:
+    """DH-12, section 6."""
+    assert fate(opened(VOID, 7, Start(140, Y), [A], 100), EpochMark(7, 2)) == AckedOnly()
+    assert fate(opened(VOID, 7, Start(140, Y), [A], 140), EpochMark(7, 2)) == Stored()
+
+
 @pytest.mark.parametrize(
     ("through", "numbers"), [(0, [1, 2, 3]), (99, [1, 2, 3]), (100, [2, 3]), (140, [3]), (999, [3])]
 )

@@ -1,8 +1,16 @@
 from __future__ import annotations
 
-from broker.pipeline import Pipeline
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from broker.durable_head import EpochTerms
+from broker.pipeline import HeldSpool, Pipeline
+from broker.replica import TAKE_WAIT_S, Replica
 from broker.slot import Slot
-from tests.support.broker_cores import A, B, C, built, committed_spool, fragment, replica_of, route_of
+from fragment.index import FileT
+from fragment.spool import EpochMark
+from protocol.route import Header, ProcessId
+from tests.support.broker_cores import A, B, C, built, committed_spool, fragment, header_of, replica_of, route_of
 
 
 def test_who_waits_is_told_of_an_invalidation_once_and_may_ask_for_the_next() -> None:
@@ -100,3 +108,164 @@ def test_who_comes_after_it_was_given_up_is_told_at_once() -> None:
     replica.invalidate()
     replica.invalidation.listen(lambda: told.append("later"))
     assert told == ["late", "later"]
+
+
+# Taking the spool from a stream that has it (DH-4).
+
+
+@dataclass
+class Host:
+    """A ReplicaHost whose timers a test fires."""
+
+    members: dict[ProcessId, int] = field(default_factory=lambda: {A: 1, B: 1})
+    timers: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
+    spool_id: bytes = b"here"
+    copies: set[EpochMark] = field(default_factory=set)
+    epochs: list[tuple[EpochTerms, EpochMark | None]] = field(default_factory=list)
+
+    def has_copy(self, journal: str, mark: EpochMark) -> bool:
+        return mark in self.copies
+
+    def later(self, delay_s: float, act: Callable[[], None]) -> Callable[[], None]:
+        timer = (delay_s, act)
+        self.timers.append(timer)
+        return lambda: self.timers.remove(timer) if timer in self.timers else None
+
+    def is_member(self, member: ProcessId, revision: int) -> bool:
+        return member in self.members and self.members[member] <= revision
+
+    def epoch_opened(self, replica: Replica[FileT], terms: EpochTerms, closed: EpochMark | None) -> None:
+        self.epochs.append((terms, closed))
+
+
+class Holding:
+    """A stream that has the spool, and gives it back when it is told to."""
+
+    def __init__(self, replica: Replica[bytearray], header: Header) -> None:
+        self.header = header
+        self.is_deposed = False
+        self._replica = replica
+        self._taken: list[HeldSpool] = []
+        replica.take_spool(header, self._taken.append)
+        assert self._taken
+        replica.held_by(self)
+
+    def depose(self) -> None:
+        self.is_deposed = True
+        self.end()
+
+    def end(self) -> None:
+        self._replica.held_by(None)
+        self._taken.pop().release()
+
+
+def held_under(revision: int, primary: ProcessId = A) -> tuple[Replica[bytearray], Host, Holding]:
+    replica, host = replica_of(), Host()
+    replica.host = host
+    return replica, host, Holding(replica, header_of(route_of(A, B, C, primary=primary), B, revision))
+
+
+def later_header(revision: int, primary: ProcessId = B) -> Header:
+    return header_of(route_of(A, B, C, primary=primary), B, revision)
+
+
+def test_a_later_synchronisation_takes_the_spool_at_once_from_a_primary_that_is_no_member() -> None:
+    """DH-4."""
+    for members in ({B: 1}, {A: 11, B: 1}):
+        replica, host, holder = held_under(10)
+        host.members = members
+        taken: list[HeldSpool] = []
+        replica.take_spool(later_header(12), taken.append)
+        assert holder.is_deposed
+        assert len(taken) == 1
+        assert host.timers == []
+        assert replica.taken_revision == 12
+
+
+def test_a_primary_that_is_a_member_has_a_while_to_end_what_it_has_under_way() -> None:
+    """DH-4."""
+    replica, host, holder = held_under(10)
+    taken: list[HeldSpool] = []
+    replica.take_spool(later_header(12), taken.append)
+    assert (holder.is_deposed, taken) == (False, [])
+    ((delay_s, act),) = host.timers
+    assert delay_s == TAKE_WAIT_S
+    act()
+    assert holder.is_deposed
+    assert len(taken) == 1
+
+
+def test_a_stream_that_ends_in_time_is_not_deposed() -> None:
+    replica, host, holder = held_under(10)
+    taken: list[HeldSpool] = []
+    replica.take_spool(later_header(12), taken.append)
+    (_, act) = host.timers[0]
+    holder.end()
+    assert len(taken) == 1
+    assert host.timers == [], "nobody waits any more"
+    act()
+    assert not holder.is_deposed
+
+
+def test_whoever_took_its_place_is_not_deposed_for_it() -> None:
+    replica, host, holder = held_under(10)
+    replica.take_spool(later_header(12), lambda _: None)
+    (_, act) = host.timers[0]
+    holder.is_deposed = False
+    other = Holding.__new__(Holding)
+    other.header, other.is_deposed = later_header(12), False
+    replica.held_by(other)
+    act()
+    assert not holder.is_deposed
+    assert not other.is_deposed
+
+
+def test_an_earlier_synchronisation_takes_it_from_nobody() -> None:
+    """DH-4: at a lower revision, none."""
+    replica, host, holder = held_under(10)
+    host.members = {}
+    taken: list[HeldSpool] = []
+    replica.take_spool(later_header(9), taken.append)
+    assert (holder.is_deposed, taken, host.timers) == (False, [], [])
+    holder.end()
+    assert len(taken) == 1
+    assert replica.taken_revision == 10
+
+
+def test_at_the_same_revision_only_the_same_primary_takes_it() -> None:
+    """DH-4."""
+    replica, host, holder = held_under(10)
+    host.members = {}
+    replica.take_spool(later_header(10, primary=B), lambda _: None)
+    assert not holder.is_deposed
+    replica, host, holder = held_under(10)
+    host.members = {}
+    replica.take_spool(later_header(10, primary=A), lambda _: None)
+    assert holder.is_deposed
+
+
+def test_who_does_not_wait_any_more_deposes_nobody() -> None:
+    replica, host, holder = held_under(10)
+    taken: list[HeldSpool] = []
+    withdraw = replica.take_spool(later_header(12), taken.append)
+    withdraw()
+    assert host.timers == []
+    holder.end()
+    assert taken == []
+
+
+def test_a_directory_that_has_more_of_an_epoch_than_the_spool_claims_no_id() -> None:
+    """DH-5, DH-7."""
+    replica, host, _ = held_under(10)
+    host.copies = {EpochMark(4, 2)}
+    assert replica.claimed_id(EpochMark(4, 1)) == b"here"
+    assert replica.claimed_id(EpochMark(4, 2)) == b""
+    assert replica.claimed_id(None) == b"here"
+
+
+def test_an_epoch_that_is_opened_is_told_with_where_the_oldest_begins() -> None:
+    replica, host, _ = held_under(10)
+    told = EpochTerms(EpochMark(4, 3), 50, oldest_begin=20)
+    replica.epoch_opened(told, EpochMark(4, 2))
+    assert host.epochs == [(told, EpochMark(4, 2))]
+    assert replica.index.awaited_from == 20
