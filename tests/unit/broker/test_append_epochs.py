@@ -43,7 +43,7 @@ from broker.append_event import (
     SpoolTaken,
     Transacted,
 )
-from broker.append_fsm import RECORD_TRIES_MAX, State
+from broker.append_start import RECORD_TRIES_MAX, State
 from broker.durable_head import (
     Claim,
     CutAt,
