@@ -94,9 +94,9 @@ class SpoolWriter:
 
         If the file takes no more writes, this is the end of it: the spool is handed on, and goes on empty in another.
         """
+        self.spool = self.spool.rolled_back()
         if self._file is not None and self._file.has_ended:
             return self.complete()
-        self.spool = self.spool.rolled_back()
         return Performed(None)
 
     def complete(self) -> Performed:

@@ -410,9 +410,9 @@ MUTANTS = (
     Mutant(
         "take silence for success",
         _take_silence_for_success,
-        (FaultKind.ETCD_LOSS, FaultKind.MOVE, FaultKind.KILL_ALL),
+        (FaultKind.ETCD_LOSS, FaultKind.MOVE, FaultKind.KILL_ALL, FaultKind.DROPS),
         (4, 2),
-        caught_by=181,
+        caught_by=13,
     ),
     Mutant("close though the replica is live", _close_though_live, (FaultKind.DROPS, *_COPIES), (4, 2), caught_by=19),
     Mutant("begin anew where nobody knows the end", _begin_anew, (FaultKind.KILL,), (4, 1), caught_by=19),
