@@ -74,13 +74,13 @@ def _raw(runner: asyncio.Runner) -> Iterator[Append]:
 
 
 @contextmanager
-def _brokers(runner: asyncio.Runner, replication: int) -> Iterator[Append]:
+def _brokers(runner: asyncio.Runner, replication: int, module: str = "gazctl.main") -> Iterator[Append]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (folder / "etcd").mkdir()
         etcd = stack.enter_context(etcd_server(folder / "etcd"))
         names = [f"broker-{at}" for at in range(replication)]
-        opened = broker_cluster(folder, etcd.endpoint, "/bench", *names)
+        opened = broker_cluster(folder, etcd.endpoint, "/bench", *names, module=module)
         cluster = runner.run(opened.__aenter__())
         stack.callback(lambda: runner.run(opened.__aexit__(None, None, None)))
         primary = runner.run(_created(cluster, replication))
@@ -155,3 +155,32 @@ def append_small_at_once() -> Iterator[Contest]:
 @benchmark("append 100 B, R=3, 32 at once")
 def append_small_replicated() -> Iterator[Contest]:
     yield from _contest(3, _SMALL, 640, 32)
+
+
+def _durable_contest(count: int, streams: int) -> Iterator[Contest]:
+    """What commit records and epochs cost: the same broker without them is the peer."""
+    chunks = [pb.AppendRequest(content=b"x" * 1024).SerializeToString()]
+    with (
+        asyncio.Runner() as runner,
+        _brokers(runner, 3) as ours,
+        _brokers(runner, 3, "tests.bench.bare_broker") as bare,
+    ):
+        yield Contest(
+            ours=lambda: runner.run(_at_once(ours, chunks, count, streams)),
+            peer=lambda: runner.run(_at_once(bare, chunks, count, streams)),
+            peer_name="without durable heads",
+            work=count,
+            unit="appends",
+            rounds=7,
+            ratio_min=0.9,
+        )
+
+
+@benchmark("durable heads: append 1 KiB, R=3")
+def durable_one_by_one() -> Iterator[Contest]:
+    yield from _durable_contest(200, 1)
+
+
+@benchmark("durable heads: append 1 KiB, R=3, 32 at once")
+def durable_at_once() -> Iterator[Contest]:
+    yield from _durable_contest(640, 32)

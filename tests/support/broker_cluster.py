@@ -47,6 +47,8 @@ class Broker:
     port: int = field(default_factory=free_port)
     http_port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
+    # What serves: another one than the shipped is for benchmarks.
+    module: str = "gazctl.main"
 
     @property
     def address(self) -> str:
@@ -67,7 +69,7 @@ class Broker:
 
     def spawn(self) -> None:
         command = [
-            *(sys.executable, "-m", "gazctl.main", "serve"),
+            *(sys.executable, "-m", self.module, "serve"),
             *("--broker.zone", self.zone, "--broker.id", self.name, "--broker.host", "127.0.0.1"),
             *("--broker.port", str(self.port), "--broker.http-port", str(self.http_port)),
             *("--broker.spool-dir", str(self.spool_dir)),
@@ -105,6 +107,7 @@ class BrokerCluster:
     """Brokers that share an etcd, and a way to talk to them."""
 
     def __init__(self, folder: Path, etcd: str, prefix: str, flags: Sequence[str] = ()) -> None:
+        self.module = "gazctl.main"
         self._folder = folder
         self._etcd = etcd
         self._prefix = prefix
@@ -126,6 +129,7 @@ class BrokerCluster:
             known = self.brokers.get(name)
             broker = known or Broker(self._folder, name, self._etcd, self._prefix, zone, (*self._flags, *flags))
             self.brokers[name] = broker
+            broker.module = self.module
             broker.spawn()
         for name in names:
             await self._wait_serving(self.brokers[name])
@@ -246,8 +250,10 @@ async def broker_cluster(
     flags: Sequence[str] = (),
     credentials: grpc.ChannelCredentials | None = None,
     token: str = "",
+    module: str = "gazctl.main",
 ) -> AsyncIterator[BrokerCluster]:
     cluster = BrokerCluster(folder, etcd, prefix, flags)
+    cluster.module = module
     cluster.credentials, cluster.token = credentials, token
     try:
         await cluster.start(*names)
