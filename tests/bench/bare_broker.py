@@ -1,4 +1,4 @@
-"""``gazctl serve`` without durable heads: no commit records, and no epochs. To measure what they cost, and nothing else."""
+"""``gazctl serve`` without durable heads: no commit records, and no epochs. For measuring what they cost, only."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def _recorded(*_: object, **__: object) -> None:
 if __name__ == "__main__":
     SpoolFile.record = _recorded  # type: ignore[method-assign]
     # Whoever does not say that it keeps epochs is replicated with by Gazette's rules.
-    broker_main.EPOCHS = 0
+    vars(broker_main)["EPOCHS"] = 0
     main()
