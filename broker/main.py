@@ -113,6 +113,8 @@ class BrokerProcess:
         self.http_endpoint = ""
         self._gateway: HttpGateway | None = None
         self._is_given_up = False
+        # Whether it was ever a member.
+        self.has_joined = False
 
     @property
     def is_stopping(self) -> bool:
@@ -236,6 +238,7 @@ class BrokerProcess:
         await self._recover(broker)
         try:
             async with session.joined(member.encoded()):
+                self.has_joined = True
                 broker.begin()
                 service.begin(broker)
                 self._tend(tasks, broker, server, surroundings)
@@ -367,6 +370,8 @@ def _tell(tasks: Background, context: dict[str, Any]) -> None:
 async def serve(settings: BrokerSettings) -> None:
     """Run a broker until SIGTERM or SIGINT. A second one ends it at once."""
     process = BrokerProcess(settings)
+    running = asyncio.current_task()
+    assert running is not None
 
     def stop() -> None:
         if process.is_stopping:
@@ -374,8 +379,16 @@ async def serve(settings: BrokerSettings) -> None:
             # What is written is on disk, and nothing else is worth waiting for.
             os._exit(1)
         process.stop()
+        if not process.has_joined:
+            # It has nothing to hand over, and what it waits for may never come.
+            log.warning("broker was told to stop before it had joined its cluster")
+            running.cancel()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    await process.run()
+    try:
+        await process.run()
+    except asyncio.CancelledError:
+        if not process.is_stopping or process.has_joined:
+            raise

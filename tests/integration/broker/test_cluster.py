@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +10,8 @@ from allocator.etcd_client import EtcdClient
 from allocator.keys import member_key
 from broker.journal_item import ZONES
 from protocol.label import REGION, LabelSet
-from tests.support.broker_cluster import broker_cluster, eventually, journal_spec
-from tests.support.etcd_server import EtcdServer
+from tests.support.broker_cluster import Broker, broker_cluster, eventually, journal_spec
+from tests.support.etcd_server import EtcdServer, free_port
 
 JOURNAL = "test/journal"
 
@@ -79,3 +80,14 @@ async def test_a_broker_that_was_killed_comes_back_before_its_lease_has_run_out(
 
 
 LONG_LEASE = ("--etcd.lease", "600s")
+
+
+async def test_a_broker_that_waits_for_etcd_can_be_stopped(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, "broker-0", f"http://127.0.0.1:{free_port()}", "/nowhere")
+    broker.spawn()
+    try:
+        await eventually(lambda: "etcd does not answer" in broker.tail(), "the broker to wait for etcd")
+        broker.signal(signal.SIGTERM)
+        assert await broker.wait_exit() == 0
+    finally:
+        broker.kill()
