@@ -426,10 +426,10 @@ def test_a_fresh_spool_has_no_files(tmp_path: Path) -> None:
 # Files that an earlier process left, opened again.
 
 
-def left(tmp_path: Path, torn_bytes: int = 0) -> RecoveredSpool:
+def left(tmp_path: Path, torn_bytes: int = 0, spec: bytes = SPEC) -> RecoveredSpool:
     """With commits that end at 5, 11 and 16, and so much of one more record as a crash has left."""
     directory = opened(tmp_path)
-    writer = writer_in(directory)
+    writer = SpoolWriter("a/b", directory, lambda: spec)
     for data in (b"hello", b" world", b"again"):
         append(writer, data, acked=5)
     directory.close()
@@ -458,7 +458,9 @@ def test_a_reopened_spool_is_cut_at_the_commit_below_whatever_its_log_ends_with(
 
 
 def test_a_record_that_follows_a_torn_one_is_no_damage(tmp_path: Path) -> None:
-    recovered = left(tmp_path, torn_bytes=30)
+    # It is longer than the one that takes its place.
+    spec = journal_pb2.JournalSpec(name="a/b", replication=3, labels={"labels": [{"name": "x" * 2000}]})
+    recovered = left(tmp_path, torn_bytes=1500, spec=spec.SerializeToString())
     file = recovered.reopened()
     file.remove_content(spool_of(recovered.copy))
     recovered.directory.close()
