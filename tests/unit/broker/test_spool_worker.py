@@ -11,10 +11,10 @@ from typing import TypeVar
 
 import pytest
 
-from broker.durable_head import Fate
+from broker.durable_head import CutAt, Fate
 from broker.pipeline import Sealed
 from broker.spool_worker import QUEUED_BYTES_MAX, SpoolWorker
-from fragment.spool import CopyEnd, Proposal, Reply, Spool
+from fragment.spool import CopyEnd, EpochMark, Proposal, Reply, Spool
 from fragment.spool_budget import SpoolBudget
 from fragment.spool_directory import FsyncMode, SpoolDirectory
 from fragment.spool_file import SpoolFile
@@ -461,3 +461,74 @@ async def test_a_spool_that_failed_can_still_be_handed_on(held: Held, monkeypatc
     held.worker.hand_on(done.set)
     await asyncio.wait_for(done.wait(), TIMEOUT_S)
     assert held.observed.handed == [fragment(0, b"abc")]
+
+
+# Getting ready for a synchronisation (DH-5, DH-8).
+
+
+MARK = EpochMark(4, 1)
+
+
+async def committed(held: Held) -> CopyEnd:
+    held.worker.content(b"hello", 0)
+    done = awaited(Reply)
+    held.worker.propose(Proposal(fragment(0, b"hello"), X, NOW_NS, MARK, 0), lambda reply: _done(done, reply))
+    await done
+    return CopyEnd(MARK, 5, X)
+
+
+def _done(done: asyncio.Future[Reply], reply: Reply | Exception) -> None:
+    assert isinstance(reply, Reply)
+    done.set_result(reply)
+
+
+def prepared(held: Held, fate: Fate | None) -> asyncio.Future[list[Exception | None]]:
+    done = awaited(list[Exception | None])
+    held.worker.prepare(fate, lambda failure: done.set_result([failure]))
+    return done
+
+
+async def test_a_spool_with_a_fate_is_handed_on_and_retired_to_it(held: Held) -> None:
+    copy = await committed(held)
+    assert await prepared(held, CutAt(3)) == [None]
+    assert held.observed.handed == [fragment(0, b"hello")]
+    assert held.observed.retirements == [(copy, CutAt(3))]
+    assert held.worker.spool == Spool.fresh(JOURNAL)
+    await held.released()
+    assert held.observed.given_ups == 0
+
+
+async def test_a_spool_without_a_fate_takes_part_as_it_is(held: Held) -> None:
+    copy = await committed(held)
+    held.worker.content(b"never", 0)
+    assert await prepared(held, None) == [None]
+    assert held.worker.spool.fragment == fragment(0, b"hello")
+    assert held.worker.spool.pending == 0
+    assert held.worker.spool.copy == copy
+    assert (held.observed.handed, held.observed.retirements) == ([], [])
+
+
+async def test_a_retired_spool_that_had_no_copy_has_no_fate_to_tell(held: Held) -> None:
+    assert await prepared(held, CutAt(3)) == [None]
+    assert held.observed.retirements == []
+
+
+async def test_whoever_cannot_get_the_spool_ready_is_told_and_nothing_is_retired(
+    held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await committed(held)
+    fail_writes(monkeypatch)
+    held.worker.content(b"x", 0)
+    (failure,) = await prepared(held, CutAt(3))
+    assert isinstance(failure, UnavailableError)
+    assert held.observed.retirements == []
+    assert held.worker.spool.fragment == fragment(0, b"hello")
+
+
+async def test_a_spool_that_is_given_up_tells_how_far_its_copy_goes(held: Held) -> None:
+    """DH-7."""
+    copy = await committed(held)
+    done = awaited(int)
+    held.worker.hand_on(lambda: done.set_result(1))
+    await done
+    assert held.observed.given_up_copy == copy

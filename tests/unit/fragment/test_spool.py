@@ -6,9 +6,11 @@ from dataclasses import replace
 import pytest
 
 from fragment.spool import (
+    NO_EPOCH,
     Abandoned,
     Completed,
     ContentOrderError,
+    CopyEnd,
     Effect,
     EpochMark,
     Proposal,
@@ -194,3 +196,65 @@ def test_a_completed_spool_knows_whether_a_later_record_stands_in_for_it() -> No
         (spool.complete(), False),
     ):
         assert [effect.is_superseded for effect in roll[1] if isinstance(effect, Completed)] == [superseded]
+
+
+# What a spool says of its epoch (DH-2, DH-5).
+
+
+def moved(spool: Spool, to: int) -> Spool:
+    """By a synchronisation that goes on elsewhere."""
+    empty = replace(spool.fragment, begin=to, end=to, sum=NO_SUM)
+    return spool.propose(Proposal(empty, spool.registers, 6, EpochMark(7, 2), 0))[0]
+
+
+def test_a_copy_ends_at_its_last_commit_wherever_the_spool_was_moved() -> None:
+    """DH-5: a roll forward without content does not count."""
+    spool, _ = committed(Spool.fresh("a/b"), b"hello", acked=0)
+    assert spool.copy == CopyEnd(FIRST, 5, LabelSet())
+    for later in (moved(spool, 70), rolled(spool, FIRST)[0], spool.complete()[0], spool.rolled_back()):
+        assert later.copy == spool.copy
+    assert moved(spool, 70).fragment.end == 70
+
+
+def test_a_commit_without_an_epoch_leaves_no_copy() -> None:
+    spool, _ = committed(Spool.fresh("a/b"), b"hello")
+    spool, _ = committed(spool, b"world", NO_EPOCH)
+    assert spool.copy is None
+    assert spool.epoch == NO_EPOCH
+
+
+def test_a_roll_to_where_the_epochs_commits_do_not_reach_records_nothing() -> None:
+    """A record there would say that the bytes up to there are held."""
+    spool, _ = committed(Spool.fresh("a/b"), b"hello", acked=0)
+    empty = replace(spool.fragment, begin=70, end=70, sum=NO_SUM)
+    _, effects = spool.propose(Proposal(empty, spool.registers, 6, FIRST, 0))
+    assert kinds(effects) == [Completed, Reply]
+
+
+def test_a_spool_with_content_takes_part_as_it_is_without_what_is_pending() -> None:
+    spool, _ = committed(Spool.fresh("a/b"), b"hello", acked=0)
+    pending, _ = spool.content(b"never", 0)
+    assert pending.unplaced() == (spool, ())
+
+
+def test_an_empty_spool_that_was_moved_has_no_place_but_keeps_its_copy() -> None:
+    """DH-5: an earlier synchronisation may have moved it and failed, to where nobody has any bytes."""
+    spool, _ = committed(Spool.fresh("a/b"), b"hello", acked=0)
+    away = moved(spool, 70)
+    unplaced, effects = away.unplaced()
+    assert unplaced.fragment == Spool.fresh("a/b").fragment
+    assert (unplaced.copy, unplaced.unseen, unplaced.acked_through) == (spool.copy, spool.unseen, 0)
+    assert kinds(effects) == [Completed], "whatever record it has of the epoch stays"
+    fresh = Spool.fresh("a/b")
+    assert fresh.unplaced() == (fresh, ())
+    assert kinds(moved(fresh, 70).unplaced()[1]) == [Abandoned]
+
+
+def test_a_retired_spool_is_handed_on_and_goes_on_as_one_that_knows_nothing() -> None:
+    """DH-8."""
+    spool, _ = committed(Spool.fresh("a/b"), b"hello", acked=0)
+    pending, _ = spool.content(b"never", 0)
+    after, effects = pending.retired()
+    assert after == Spool.fresh("a/b")
+    assert after.copy is None
+    assert [effect.spool for effect in effects if isinstance(effect, Completed)] == [spool]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 import os
 import subprocess
 import sys
@@ -10,11 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from fragment.spool import EpochMark, Proposal, Spool
+from fragment.spool import CopyEnd, EpochMark, Proposal, Spool
 from fragment.spool_budget import SpoolBudget
-from fragment.spool_directory import DirectoryLockedError, FsyncMode, SpoolDirectory, machine_boot_id
+from fragment.spool_directory import (
+    DirectoryLockedError,
+    FsyncMode,
+    RecoveredSpool,
+    SpoolDirectory,
+    machine_boot_id,
+)
 from fragment.spool_file import CONTENT_SUFFIX, LOG_SUFFIX, SpoolEndedError
-from fragment.spool_recovery import Copy, Worth
+from fragment.spool_recovery import Copy, Worth, spool_of
 from fragment.spool_syncing import sync_forever
 from fragment.spool_writer import Performed, SpoolWriter
 from protocol.errors import Status, UnavailableError, ValidationError
@@ -414,3 +421,77 @@ def test_a_fresh_spool_has_no_files(tmp_path: Path) -> None:
     writer.propose(Proposal(replace(Spool.fresh("a/b").fragment, begin=9, end=9), LabelSet(), 1))
     assert {path.name for path in (tmp_path / "spools").iterdir()} == {"identity.json", "lock"}
     directory.close()
+
+
+# Files that an earlier process left, opened again.
+
+
+def left(tmp_path: Path, torn_bytes: int = 0, spec: bytes = SPEC) -> RecoveredSpool:
+    """With commits that end at 5, 11 and 16, and so much of one more record as a crash has left."""
+    directory = opened(tmp_path)
+    writer = SpoolWriter("a/b", directory, lambda: spec)
+    for data in (b"hello", b" world", b"again"):
+        append(writer, data, acked=5)
+    directory.close()
+    (log,) = (tmp_path / "spools").glob(f"*{LOG_SUFFIX}")
+    whole = log.read_bytes()
+    log.write_bytes(whole + whole[:torn_bytes])
+    (recovered,) = opened(tmp_path).recover()
+    return recovered
+
+
+@pytest.mark.parametrize("torn_bytes", [0, 1, 9, 30])
+def test_a_reopened_spool_is_cut_at_the_commit_below_whatever_its_log_ends_with(
+    tmp_path: Path, torn_bytes: int
+) -> None:
+    """DH-8, section 3."""
+    recovered = left(tmp_path, torn_bytes)
+    assert recovered.copy.worth is (Worth.CUT if torn_bytes else Worth.WHOLE)
+    file = recovered.reopened()
+    ends = [commit.end if (commit := file.commit_at(end)) else None for end in (0, 4, 5, 10, 11, 15, 16, 99)]
+    assert ends == [None, None, 5, 5, 11, 11, 16, 16]
+    commit = file.commit_at(11)
+    assert commit is not None
+    assert commit.sum == hashlib.sha1(b"hello world").digest()
+    assert file.read(0, 99) == b"hello worldagain"
+    assert file.last_spec == SPEC
+
+
+def test_a_record_that_follows_a_torn_one_is_no_damage(tmp_path: Path) -> None:
+    # It is longer than the one that takes its place.
+    spec = journal_pb2.JournalSpec(name="a/" + "b" * 2000, replication=3)
+    recovered = left(tmp_path, torn_bytes=1500, spec=spec.SerializeToString())
+    file = recovered.reopened()
+    file.remove_content(spool_of(recovered.copy))
+    recovered.directory.close()
+    (copy,) = (spool.copy for spool in opened(tmp_path).recover())
+    assert copy.worth is Worth.STORED
+    assert copy.last is not None
+    assert (copy.last.end, copy.last.epoch) == (16, EPOCH)
+
+
+def test_the_log_of_a_damaged_copy_is_left_as_it_is(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    writer = writer_in(directory)
+    append(writer, b"hello", acked=5)
+    append(writer, b" world", acked=5)
+    directory.close()
+    (content,) = (tmp_path / "spools").glob(f"*{CONTENT_SUFFIX}")
+    content.write_bytes(b"hello wor")
+    (log,) = (tmp_path / "spools").glob(f"*{LOG_SUFFIX}")
+    log.write_bytes(before := log.read_bytes() + b"\xff")
+    (recovered,) = opened(tmp_path).recover()
+    assert recovered.copy.worth is Worth.DAMAGED
+    spool = spool_of(recovered.copy)
+    assert spool.fragment.end == 5, "as far as its content bears it out"
+    assert spool.copy == CopyEnd(EPOCH, 11, LabelSet())
+    recovered.reopened()
+    assert log.read_bytes() == before
+
+
+def test_the_budget_counts_what_was_left_once_and_lets_go_of_it(tmp_path: Path) -> None:
+    recovered = left(tmp_path)
+    file = recovered.reopened()
+    assert recovered.directory.budget.held_bytes == recovered.size_bytes > 16
+    file.remove()
+    assert recovered.directory.budget.held_bytes == 0
