@@ -57,6 +57,13 @@ class PersistQueue(Generic[ItemT]):
         """All that are not done, running ones included, oldest first."""
         return [waiting.item for waiting in self._waiting.values()]
 
+    @property
+    def shut_count(self) -> int:
+        """How many do not go by themselves: nobody has decided on them, or on the first fragment of their journal."""
+        return sum(
+            not held.is_open or not self._firsts.get(held.journal, held).is_open for held in self._waiting.values()
+        )
+
     def add(self, item: ItemT, now_s: float, *, primary: bool, is_open: bool, at: tuple[Hashable, int]) -> None:
         """`at` says of which journal it is, in which incarnation, and where it begins there."""
         journal, begin = at

@@ -168,7 +168,7 @@ class Persister:
         """Take over what an earlier process left behind. What is to become of it is for its epoch to tell."""
         item = Item(completed, create_revision, self._clock())
         if worth is Worth.STORED:
-            item.is_counted_off = True
+            item.is_counted_off, item.stored = True, item.fragment
             self._kept.setdefault(item.fragment.journal, []).append(item)
             return
         item.sound_through = sound_through if worth is Worth.DAMAGED else None
@@ -301,7 +301,7 @@ class Persister:
         self._is_exiting = True
         self._queue.hurry()
         self._changed.set()
-        while len(self._queue) > sum(map(len, self._undecided.values())) + self._held_back:
+        while len(self._queue) > self._queue.shut_count + self._held_back:
             self._settled.clear()
             await self._settled.wait()
 

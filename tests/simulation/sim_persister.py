@@ -105,7 +105,7 @@ class SimulatedPersister(Persister):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if due_s is None else self._node.timer(max(0.0, due_s - now_s) + 0.001, self._pump)
-        if self._finished is not None and len(self._queue) <= self.undecided_count + self._held_back:
+        if self._finished is not None and len(self._queue) <= self._queue.shut_count + self._held_back:
             finished, self._finished = self._finished, None
             finished()
 

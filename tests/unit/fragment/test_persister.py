@@ -472,11 +472,6 @@ async def has_finished(held: World) -> bool:
     return True
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a decided fragment waits in the queue behind the journal's first one, and finish() counts it as one that "
-    "is about to go: with a first one that stays undecided, as of an unknown epoch, a broker never exits",
-)
 async def test_what_waits_behind_a_first_fragment_that_nobody_can_decide_does_not_keep_a_process_from_its_end(
     tmp_path: Path,
 ) -> None:
@@ -565,11 +560,6 @@ async def test_the_log_of_what_is_stored_stays_until_its_epoch_is_closed_also_ov
         assert list(held.objects().values()) == [b"hello"]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="what an earlier process has stored is looked for in the store again when its epoch is closed, and if it is "
-    "not there any more, its content, which is gone, is uploaded: that fails for ever, and finish() waits for it",
-)
 async def test_the_log_of_what_was_stored_goes_though_the_object_is_pruned_by_now(tmp_path: Path) -> None:
     async with world(tmp_path, spec()) as held:
         again = await stored_and_adopted(held)
