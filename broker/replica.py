@@ -153,7 +153,7 @@ class Replica(Generic[FileT]):
 
     def epoch_opened(self, terms: EpochTerms, closed: EpochMark | None) -> None:
         """The epoch before it, if it was one of ours, was closed where this one begins."""
-        self.index.awaited_from = terms.oldest_begin
+        self.index.await_range(terms.oldest_begin, terms.begin)
         if self.host is not None:
             self.host.epoch_opened(self, terms, closed)
 

@@ -71,8 +71,8 @@ class Index(Generic[FileT]):
         # By begin, of which there is one in a cover set: exactly those of `_local`.
         self._files: dict[int, FileT] = {}
         self._subscribers: set[Callable[[], None]] = set()
-        # Bytes from here on are known to be on their way to a store: nobody is sent past them.
-        self.awaited_from: int | None = None
+        # Bytes of this range may be on their way to a store: until they were seen, nobody is soon sent past them.
+        self._awaited: tuple[int, int] | None = None
 
     @property
     def divergences(self) -> Sequence[Divergence]:
@@ -89,7 +89,7 @@ class Index(Generic[FileT]):
         self._files[fragment.begin] = file
         self._forget_files()
         self._all.add(fragment)
-        self._notify()
+        self._notify_seen()
 
     def replace_remote(self, remote: CoverSet) -> None:
         """Take over a new listing of all stores, as a set that nobody else uses. Local fragments it covers go.
@@ -103,6 +103,15 @@ class Index(Generic[FileT]):
         for fragment in self._local:
             remote.add(fragment)
         self._all = remote
+        self._notify_seen()
+
+    def await_range(self, begin: int, end: int) -> None:
+        """Somebody may still bring these bytes, from an epoch before the present one."""
+        self._awaited = (begin, end) if self.held_through(begin) < end else None
+
+    def _notify_seen(self) -> None:
+        if self._awaited is not None and self.held_through(self._awaited[0]) >= self._awaited[1]:
+            self._awaited = None
         self._notify()
 
     def _forget_files(self) -> None:
@@ -135,9 +144,8 @@ class Index(Generic[FileT]):
         if fragment.mod_time == 0:
             return False
         is_first = fragment.begin == self._all.begin
-        if is_first and self.awaited_from is not None and self.awaited_from < fragment.begin:
-            return False
-        return is_first or fragment.mod_time < now_s - JUMP_AGE_S
+        is_awaited = self._awaited is not None and self._awaited[0] < fragment.begin
+        return (is_first and not is_awaited) or fragment.mod_time < now_s - JUMP_AGE_S
 
     def summary(self) -> Summary:
         if not len(self._all):

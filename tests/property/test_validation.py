@@ -516,8 +516,11 @@ FREE = [
     *free("protocol.ReadRequest", "block", "do_not_proxy", "metadata_only", "begin_mod_time", "min_etcd_revision"),
     *free("protocol.AppendRequest", "min_etcd_revision"),
     *free("protocol.AppendResponse", "total_chunks", "delayed_chunks", "store_health_error"),
-    *free("protocol.ListRequest", "watch", "watch_resume"),
-    *free("protocol.ListResponse.Journal", "create_revision"),
+    *free("protocol.ReplicateRequest", "epoch.closed", "epoch.void", "epoch.oldest_begin"),
+    # Judged where it is decoded, into what it stands for.
+    *free("protocol.ReplicateResponse", "copy.registers"),
+    *free("protocol.ListRequest", "watch", "watch_resume", "heads"),
+    *free("protocol.ListResponse.Journal", "create_revision", "head"),
     *free("protocol.FragmentsRequest", "do_not_proxy"),
     *free("protocol.FragmentsResponse", "next_page_token"),
     *free("protocol.FragmentStoreHealthResponse", "store_health_error"),

@@ -13,7 +13,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc  # type: ignore[import-untyped]
 
+from broker.journal_item import ZONES
 from protocol.gen import journal_pb2 as pb
+from protocol.label import LabelSet
 from tests.support.broker_cluster import Broker, BrokerCluster, broker_cluster, eventually, journal_spec
 from tests.support.etcd_server import EtcdServer
 
@@ -42,8 +44,9 @@ def channel_to(broker: Broker) -> grpc.aio.Channel:
 
 @pytest.fixture
 async def draining(alone: BrokerCluster) -> BrokerCluster:
-    """It was told to stop, and cannot leave while nobody else is there to take its journal over."""
-    await alone.apply(journal_spec("health/drained", 1))
+    """It was told to stop, and waits for somebody who may take its journal over: whoever else is there may not."""
+    await alone.start("broker-2", zone="elsewhere")
+    await alone.apply(replace(journal_spec("health/drained", 1), labels=LabelSet.of((ZONES, "local"))))
     await alone.append("broker-0", "health/drained", b"before")
     broker = alone.brokers["broker-0"]
     broker.signal(signal.SIGTERM)
