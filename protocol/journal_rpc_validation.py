@@ -192,6 +192,7 @@ def _check_epoch(message: epoch_pb2.Epoch) -> None:
     check_not_negative("CreateRevision", message.create_revision)
     check_not_negative("Number", message.number)
     check_not_negative("Begin", message.begin)
+    check_not_negative("OldestBegin", message.oldest_begin)
 
 
 def check_replicate_response(message: pb.ReplicateResponse) -> None:
@@ -220,7 +221,9 @@ def _check_goes_with(message: pb.ReplicateResponse, field: _OfReplica, wanted: b
 
 
 def _check_copy(message: epoch_pb2.Copy) -> None:
-    checked("SpoolId", check_spool_id, message.spool_id)
+    # Empty where the directory has more of the epoch than is in the spool.
+    if message.spool_id:
+        checked("SpoolId", check_spool_id, message.spool_id)
     check_not_negative("CreateRevision", message.create_revision)
     check_not_negative("Number", message.number)
     check_not_negative("End", message.end)
