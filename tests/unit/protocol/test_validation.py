@@ -229,7 +229,8 @@ def test_a_replicate_request_that_says_too_little_or_too_much_is_refused(
 def test_a_replica_names_its_copy_by_a_whole_spool_id() -> None:
     copy = epoch_pb2.Copy(spool_id=bytes(16), create_revision=1, number=2, end=3)
     validate(pb.ReplicateResponse(copy=copy))
-    assert refusal(pb.ReplicateResponse(copy=epoch_pb2.Copy())) == "ReplicateResponse.Copy.SpoolId"
+    validate(pb.ReplicateResponse(copy=epoch_pb2.Copy()))
+    assert refusal(pb.ReplicateResponse(copy=epoch_pb2.Copy(spool_id=b"short"))) == "ReplicateResponse.Copy.SpoolId"
     for field, name in (("create_revision", "CreateRevision"), ("number", "Number"), ("end", "End")):
         bad = pb.ReplicateResponse(copy=copy)
         setattr(bad.copy, field, -1)
