@@ -44,6 +44,7 @@ class CopyKeeping:
         self._root = root
         self._directory = directory
         self._persister = persister
+        self._is_scanned = False
         self._is_changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         # When a replica of a journal was last given up, of those that were just so.
@@ -56,11 +57,8 @@ class CopyKeeping:
 
         Raises unless etcd answers.
         """
-        recovered = await asyncio.to_thread(lambda: list(self._directory.recover()))
-        for at, spool in enumerate(recovered):
-            await asyncio.to_thread(self._take_in, spool)
-            if at % PROGRESS_EVERY == PROGRESS_EVERY - 1:
-                log.warning("spools are being recovered", extra={"done": at + 1, "of": len(recovered)})
+        if not self._is_scanned:
+            await self._scan()
         heads = await self._heads()
         listed = [
             journal
@@ -69,10 +67,19 @@ class CopyKeeping:
         ]
         journals = dict.fromkeys([*self.copies.journals, *listed])
         if journals:
-            log.warning("recovering journals", extra={"spools": len(recovered), "journals": len(journals)})
+            log.warning("recovering journals", extra={"copies": len(self.copies), "journals": len(journals)})
         await self._settle_all(journals, heads, is_starting=True)
         if journals:
             log.warning("recovered journals", extra={"journals": len(journals), "unsettled": len(self.copies)})
+
+    async def _scan(self) -> None:
+        """Once, however often etcd has to be asked afterwards: files that are taken in twice would be two copies."""
+        recovered = await asyncio.to_thread(lambda: list(self._directory.recover()))
+        for at, spool in enumerate(recovered):
+            await asyncio.to_thread(self._take_in, spool)
+            if at % PROGRESS_EVERY == PROGRESS_EVERY - 1:
+                log.warning("spools are being recovered", extra={"done": at + 1, "of": len(recovered)})
+        self._is_scanned = True
 
     def _take_in(self, recovered: RecoveredSpool) -> None:
         """On a thread, while nothing else runs."""

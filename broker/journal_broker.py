@@ -8,7 +8,6 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -355,8 +354,14 @@ class JournalBroker:
         pause_s = CATCH_UP_S
         while not replica.is_stopped and replica.index.held_through(terms.oldest_begin) < terms.begin:
             await asyncio.sleep(jittered(pause_s, self.surroundings.chance))
-            with suppress(Exception):
+            try:
                 await replica.live.refresh(partial(self._list, replica.journal))
+            except Exception as error:
+                # As in the refresh that comes in due time: stores raise all sorts of things.
+                if isinstance(error, InvariantError):
+                    raise
+                extra = {"journal": replica.journal, "error": repr(error)}
+                log.warning("listing the fragments of a journal failed (will retry)", extra=extra)
             pause_s *= 2
             if pause_s > CATCH_UP_S_MAX:
                 return

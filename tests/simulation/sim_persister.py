@@ -68,10 +68,6 @@ class SimulatedPersister(Persister):
     def items(self) -> list[Item]:
         return self._queue.items()
 
-    @property
-    def undecided_count(self) -> int:
-        return sum(map(len, self._undecided.values()))
-
     def finish_then(self, done: Callable[[], None]) -> None:
         """As ``finish``, which waits."""
         if not self._is_running:
