@@ -113,6 +113,13 @@ async def test_a_copy_that_was_left_closes_its_epoch_where_it_ends(machine: Mach
     assert fragment.end == 10
 
 
+async def test_spools_are_taken_in_once_however_often_etcd_has_to_be_asked(machine: Machine) -> None:
+    await machine.put(held_by(machine.commit("one", b"hello", b"world")))
+    started = await machine.recovered("one")
+    await started.keeping.recover()
+    assert len(started.persister.waiting) == 1
+
+
 async def test_a_directory_without_a_commit_closes_where_the_epoch_begins(machine: Machine) -> None:
     """DH-7."""
     await machine.put(held_by(machine.directory("one").spool_id, begin=40))
