@@ -288,13 +288,6 @@ class _Complaints:
         self._lasting, self._found = set(self._found), {}
 
 
-def is_drained(root: str, member: str, view: KeySpaceView[Entity[ItemT, MemberT, AssignmentT]]) -> bool:
-    """Whether no item that exists is assigned to `member`, who may then leave."""
-    assigned = cast(Sequence[KeyValue[Assignment[AssignmentT]]], view.prefixed(assignments_prefix(root)))
-    held = (kv.value.item for kv in assigned if kv.value.member == member)
-    return all(view.get(item_key(root, item)) is None for item in held)
-
-
 def may_leave_now(root: str, member: str, view: KeySpaceView[Entity[ItemT, MemberT, AssignmentT]]) -> bool:
     """Whether nothing is left that `member`, who is exiting, could hand over: it has no items, or none of them can be
     taken by anybody, since fewer members stay than it has replicas."""

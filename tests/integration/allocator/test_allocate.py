@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from allocator import allocate
-from allocator.allocate import OFF_LOOP_ITEMS, Allocator, Standing, is_drained
+from allocator.allocate import OFF_LOOP_ITEMS, Allocator, Standing, may_leave_now
 from allocator.converge import Consistent
 from allocator.etcd_client import EtcdClient
 from allocator.etcd_connections import EtcdConnections
@@ -65,7 +65,7 @@ class Member:
 
     async def drain(self, root: str) -> bool:
         drained = await self.membership.drain(
-            MemberSpec(LIMIT, exiting=True).encode(), self.watch, partial(is_drained, root, self.id), PATIENCE_S
+            MemberSpec(LIMIT, exiting=True).encode(), self.watch, partial(may_leave_now, root, self.id), PATIENCE_S
         )
         self.running.cancel()
         await self.membership.leave()
