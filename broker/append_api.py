@@ -14,10 +14,12 @@ from broker.answer_header import forwarded_header
 from broker.append_event import AppendOpening, AppendOutcome, Chunk, End, Failed, HeadRead, Intent, Ready
 from broker.append_run import AppendRun, Withdraw
 from broker.append_wire import decode_chunk, decode_opening, opening_of, response_of
+from broker.counted_call import CountedCall
 from broker.flow_control import effective_max_rate
 from broker.local_replica import LocalReplica
-from broker.metrics import COMPLETED, HELD_BACK, STAGES, STARTED
+from broker.metrics import HELD_BACK, STAGES
 from broker.notice import Notice
+from broker.patience import Patience
 from broker.peer_stream import GrpcPeerStream, UnreachablePeerStream
 from broker.pipeline import PeerStream, Pipeline
 from broker.replica import Replica
@@ -36,8 +38,6 @@ from protocol.selector import LabelSelector
 UNDERFLOW = "append stream: client stream didn't sustain the minimum append data rate"
 
 _TURN, _STREAM, _COMMIT = (STAGES.labels(stage) for stage in ("turn", "stream", "commit"))
-_STARTED = STARTED.labels("Append")
-_COMPLETED = {status: COMPLETED.labels("Append", status.name) for status in Status}
 
 
 class AppendBroker(Protocol):
@@ -150,8 +150,12 @@ class _Append:
 
 async def append(broker: AppendBroker, call: AppendCall) -> bytes:
     """Serve one append; the response as bytes, since that of a primary elsewhere is passed on as it came."""
-    request = decode_opening(await first_message(call))
-    _STARTED.inc()
+    with CountedCall("Append") as counted, Patience() as patience:
+        return await _appended(broker, call, patience, counted)
+
+
+async def _appended(broker: AppendBroker, call: AppendCall, patience: Patience, counted: CountedCall) -> bytes:
+    request = decode_opening(await first_message(call, patience))
     served = _Append(broker, opening_of(request), call.claims.selector)
     total = delayed = 0
     clock_s = broker.clock_s
@@ -161,7 +165,9 @@ async def append(broker: AppendBroker, call: AppendCall) -> bytes:
         while True:
             await served.wait_turn()
             if served.proxied is not None:
-                return await _proxied(broker, served.proxied, request, call)
+                answer = await _proxied(broker, served.proxied, request, call)
+                counted.status = pb.AppendResponse.FromString(answer).status
+                return answer
             if served.is_over:
                 break
             served.wants_chunk = False
@@ -169,7 +175,7 @@ async def append(broker: AppendBroker, call: AppendCall) -> bytes:
                 streamed_s = clock_s()
                 _TURN.observe(streamed_s - begun_s)
                 _begin_flow(broker, served)
-            event, is_delayed = await _next(broker, served, call)
+            event, is_delayed = await _next(broker, served, call, patience)
             total += not isinstance(event, End | Failed)
             delayed += is_delayed
             if isinstance(event, End):
@@ -185,15 +191,14 @@ async def append(broker: AppendBroker, call: AppendCall) -> bytes:
     assert served.outcome is not None
     if served.outcome.status is Status.OK:
         _COMMIT.observe(clock_s() - streamed_s)
-    _COMPLETED[served.outcome.status].inc()
+    counted.status = served.outcome.status
     return response_of(served.outcome, total, delayed).SerializeToString()
 
 
-async def first_message(call: AppendCall) -> bytes:
+async def first_message(call: AppendCall, patience: Patience) -> bytes:
     """A client that opens a call and then says nothing is sent away."""
     try:
-        async with asyncio.timeout(REQUEST_WAIT_S):
-            raw = await call.receive()
+        raw = await patience.wait(call.receive(), REQUEST_WAIT_S)
     except TimeoutError as error:
         raise PreconditionError("no request came in time") from error
     if raw is None:
@@ -209,7 +214,9 @@ def _begin_flow(broker: AppendBroker, served: _Append) -> None:
     replica.flow.begin(max_rate, broker.rates.min_rate, broker.clock_s())
 
 
-async def _next(broker: AppendBroker, served: _Append, call: AppendCall) -> tuple[Chunk | Intent | End | Failed, bool]:
+async def _next(
+    broker: AppendBroker, served: _Append, call: AppendCall, patience: Patience
+) -> tuple[Chunk | Intent | End | Failed, bool]:
     """The client's next message, at the rates the journal allows, and whether it was held back."""
     replica, pipeline = served.replica, served.run.fsm.pipeline
     assert replica is not None
@@ -224,8 +231,7 @@ async def _next(broker: AppendBroker, served: _Append, call: AppendCall) -> tupl
             await stream.wait_room()
             flow.passed(broker.clock_s())
     try:
-        async with asyncio.timeout(flow.patience_s(broker.clock_s())):
-            raw = await call.receive()
+        raw = await patience.wait(call.receive(), flow.patience_s(broker.clock_s()))
     except TimeoutError:
         return Failed(PreconditionError(UNDERFLOW)), False
     event = decode_chunk(raw)

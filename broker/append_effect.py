@@ -102,6 +102,11 @@ class Advertise:
 
 
 @dataclass(frozen=True, slots=True)
+class Voided:
+    """It is on record that a member without epochs takes part."""
+
+
+@dataclass(frozen=True, slots=True)
 class EpochOpened:
     """The pipeline has an epoch of its own. What is left of the one before was closed where it begins."""
 
@@ -216,6 +221,7 @@ Effect = (
     | ShutDown
     | Advertise
     | EpochOpened
+    | Voided
     | SetSuspend
     | AwaitReady
     | Begin

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.durable_head import DurableHead
+from broker.durable_head import DurableHead, Extents
 from broker.pipeline import Ask, HeldSpool, Pipeline, Sealed
 from broker.resolution import Resolution
 from fragment.index import Summary
@@ -69,8 +69,8 @@ class HeadRead:
     head: DurableHead | None
     # Of that record; zero where there is none.
     mod_revision: int
-    # Up to where the store has everything from where the oldest epoch on record begins.
-    stored_through: int = 0
+    # What the store has of the journal.
+    stored: Extents = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,13 +47,13 @@ from broker.durable_head import (
     Start,
     closed,
 )
-from broker.pipeline import Ask, Pipeline, Sealed
+from broker.pipeline import Ask, HeldSpool, Pipeline, Sealed
 from broker.proposal import extent, rolled
 from fragment.index import Summary
 from fragment.spool import CopyEnd
 from protocol import registers
-from protocol.errors import GazetteError, Status, UnavailableError, ValidationError
-from protocol.fragment import Fragment
+from protocol.errors import GazetteError, PreconditionError, Status, UnavailableError, ValidationError
+from protocol.fragment import HEAD_MAX, Fragment
 from protocol.journal import SuspendLevel, SuspendMode
 from protocol.label import LabelSet
 
@@ -149,9 +149,12 @@ class AppendFSM(AppendStart):
         is_lost = self.state is State.SEAL_CONTENT or (pipeline is not None and not pipeline.is_open)
         return self._fail(error) if is_lost or self._change is not None else self._finish(Fail(error))
 
-    def break_off(self) -> None:
-        """Nothing more comes of it, whatever it was doing."""
-        self.state, self.pipeline, self._owns = State.FINISHED, None, False
+    def break_off(self) -> tuple[bool, HeldSpool | None]:
+        """Nothing more comes of it, whatever it was doing. Returns whether it had the journal's pipeline, or was to
+        build it, and the spool if it had that alone."""
+        had = self._owns, self._taken
+        self.state, self.pipeline, self._owns, self._taken = State.FINISHED, None, False, None
+        return had
 
     @property
     def is_over(self) -> bool:
@@ -180,7 +183,7 @@ class AppendFSM(AppendStart):
             rule = f"the registers of a journal may have {_REGISTERS_MAX} bytes in all"
             return self._finish(Fail(ValidationError(rule, "UnionRegisters")))
         if head.end < resolution.suspend.offset:
-            return self._resynchronise(Start(resolution.suspend.offset, head.registers, is_forced=True))
+            return self._to_suspended(resolution.suspend.offset)
         known = extent(summary, head.fragment)
         if opening.offset is None:
             # A journal that is only read has barriers alone, which need no place to go.
@@ -192,6 +195,13 @@ class AppendFSM(AppendStart):
             # An operator's word that the bytes in between are in the store, or lost.
             return self._resynchronise(Start(opening.offset, head.registers, is_forced=True))
         return self._suspend(known) or self._stream(known)
+
+    def _to_suspended(self, offset: int) -> Effects:
+        """Where the journal was suspended, which Gazette lets a spec say as it likes."""
+        if offset > HEAD_MAX:
+            rule = f"the spec of the journal has it suspended beyond {HEAD_MAX}: apply one that does not"
+            return self._finish(Fail(PreconditionError(rule)))
+        return self._resynchronise(Start(offset, self._held.head.registers, is_forced=True))
 
     def _suspend(self, known: Summary) -> Effects:
         """What is to be done about suspension first; nothing if the append may go on."""
@@ -272,7 +282,9 @@ class AppendFSM(AppendStart):
         opening, pipeline = self.opening, self._held
         if not self._has_intent:
             return self._roll_back(Fail(ValidationError("unexpected EOF: an append ends with an empty Content chunk")))
-        if not self._sent and (opening.union_registers or opening.subtract_registers):
+        changes_registers = bool(opening.union_registers or opening.subtract_registers)
+        # An operator who has just said where the journal goes on has said with which registers, too.
+        if not self._sent and changes_registers and not self._is_confirmed:
             return self._roll_back(Fail(ValidationError("register modification requires non-empty Append")))
         if pipeline.is_broken:
             return self._fail_with(pipeline)

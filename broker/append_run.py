@@ -40,6 +40,7 @@ from broker.append_effect import (
     Synchronise,
     TakePipeline,
     TakeSpool,
+    Voided,
 )
 from broker.append_event import (
     Answered,
@@ -186,10 +187,12 @@ class AppendRun:
     def _break_off(self) -> None:
         """Something is wrong with us. It must not cost the journal its pipeline, for which others wait."""
         pipeline, owner, self._owner = self.fsm.pipeline, self._owner, None
-        self.fsm.break_off()
+        owns, spool = self.fsm.break_off()
         self._events.clear()
         self._stop_waiting()
-        if owner is not None and owner.pipeline.is_taken:
+        if spool is not None:
+            spool.release()
+        if owns and owner is not None:
             if pipeline is not None:
                 pipeline.close()
             owner.pipeline.put(None)
@@ -227,6 +230,8 @@ class AppendRun:
             case EpochOpened(pipeline, terms, closed):
                 pipeline.opened(terms)
                 self._held_replica.epoch_opened(terms, closed)
+            case Voided():
+                self._held_replica.voided()
             case SetSuspend(resolution, level, offset, change):
                 self._port.transact(set_suspend(resolution, level, offset, change), self._on_transacted)
             case AwaitReady(is_fresh):
@@ -313,8 +318,7 @@ class AppendRun:
             self._on(Failed(read))
             return
         if read.head is not None and read.head.epochs:
-            stored_through = self._held_replica.index.stored_through(read.head.epochs[0].begin)
-            read = replace(read, stored_through=stored_through)
+            read = replace(read, stored=self._held_replica.index.stored_extents())
         self._on(read)
 
     def _on_prepared(self, failure: Exception | None) -> None:

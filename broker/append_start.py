@@ -33,6 +33,7 @@ from broker.append_effect import (
     Synchronise,
     TakePipeline,
     TakeSpool,
+    Voided,
 )
 from broker.append_event import (
     AppendOpening,
@@ -68,6 +69,7 @@ from broker.proposal import Agreed, Diverged, Overtaken, RollTo, Verdict, judged
 from broker.resolution import Resolution
 from fragment.index import Summary
 from fragment.spool import CopyEnd, EpochMark
+from protocol import registers
 from protocol.errors import GazetteError, Status, UnavailableError
 from protocol.fragment import Fragment
 from protocol.journal import SuspendLevel, SuspendMode
@@ -125,7 +127,7 @@ class AppendStart:
         self._sync_rounds = 0
         # The spool, while there is no pipeline that has it.
         self._taken: HeldSpool | None = None
-        # What is on record, as of when, and up to where the store has it.
+        # What is on record, as of when, and what the store has.
         self._read = HeadRead(None, 0)
         # Where all are to go on, once that is known; and the change of the record that is under way.
         self._start: Start | None = None
@@ -336,7 +338,7 @@ class AppendStart:
         if is_opening:
             begun = start or Start(pipeline.head.end, pipeline.head.registers)
             holders = list(resolution.spool_ids.values())
-            head = opened(pipeline.record, resolution.create_revision, begun, holders, self._read.stored_through)
+            head = opened(pipeline.record, resolution.create_revision, begun, holders, self._read.stored)
             return self._record(HeadChange(head, pipeline.record_revision))
         if pipeline.is_open:
             return self._update_assignments()
@@ -344,7 +346,7 @@ class AppendStart:
         if head_without is not None:
             return self._record(HeadChange(head_without, pipeline.record_revision))
         pipeline.opened(None)
-        return (*self._decided(pipeline), *self._update_assignments())
+        return (Voided(), *self._decided(pipeline), *self._update_assignments())
 
     def _decided(self, pipeline: Pipeline) -> Effects:
         """Without epochs, what all hold is decided if there are as many of them as there should be: before, it could be
@@ -390,9 +392,9 @@ class AppendStart:
         last = head.open_epoch
         if not self._resolution.keeps_epochs or last is None:
             pipeline.opened(None)
-            return self._decided(pipeline)
+            return (Voided(), *self._decided(pipeline))
         mark = EpochMark(head.create_revision, before.number) if before is not None and not is_void else None
-        told = EpochTerms(head.mark(last), last.begin, oldest_begin=head.epochs[0].begin)
+        told = EpochTerms(head.mark(last), last.begin, oldest_begin=head.oldest_begin)
         # What lies below was decided with it, and may be read.
         return (EpochOpened(pipeline, told, mark), Acknowledge(pipeline, last.begin))
 
@@ -442,9 +444,15 @@ class AppendStart:
             return self._start_pipeline()
         last = head.open_epoch
         assert last is not None
-        if spool_ids.intersection(last.holders):
+        # One that is there closes the epoch by itself, unless it has said that it cannot.
+        if spool_ids & last.witnesses:
             return (*self._shut_down(), *self._refuse(Status.INDEX_HAS_GREATER_OFFSET))
-        start = reset_start(head, offset, summary.end)
+        opening = self.opening
+
+        def changed(held: LabelSet) -> LabelSet:
+            return registers.changed(held, opening.subtract_registers, opening.union_registers)
+
+        start = reset_start(head, offset, summary.end, changed)
         if start is None:
             return (*self._shut_down(), *self._refuse(Status.WRONG_APPEND_OFFSET))
         return self._resynchronise(start)

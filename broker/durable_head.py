@@ -12,13 +12,14 @@ to DH-14 are those of the design that they follow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from google.protobuf.message import DecodeError
 
 from fragment.spool import NO_EPOCH, CopyEnd, EpochMark
 from protocol.errors import ValidationError
+from protocol.fragment import HEAD_MAX
 from protocol.gen import head_pb2
 from protocol.label import LabelSet
 
@@ -50,10 +51,17 @@ class Epoch:
     is_forced: bool = False
     # It was open when a member without epochs took part: nobody knows where it ended.
     is_voided: bool = False
+    # Of the holders, those that cannot tell where it ends although they are there: what they have is damaged.
+    damaged: tuple[bytes, ...] = ()
 
     @property
     def is_open(self) -> bool:
         return self.end is None
+
+    @property
+    def witnesses(self) -> frozenset[bytes]:
+        """The holders each of which can tell where it ends."""
+        return frozenset(self.holders).difference(self.damaged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +76,8 @@ class DurableHead:
     floor: int = 0
     # Whether a member without epochs took part since the last one was opened.
     is_void: bool = False
+    # Retention removes bytes below: that a store lacks them does not mean that somebody is still to bring them.
+    pruned_through: int = 0
 
     @classmethod
     def decoded(cls, raw: bytes) -> DurableHead:
@@ -79,10 +89,15 @@ class DurableHead:
         numbers = [epoch.number for epoch in epochs]
         if numbers != sorted(set(numbers)) or any(epoch.is_open for epoch in epochs[:-1]):
             raise ValidationError("epochs must ascend, and all but the last be closed", "Head", "Epochs")
-        return cls(message.create_revision, epochs, message.floor, message.void)
+        return cls(message.create_revision, epochs, message.floor, message.void, message.pruned_through)
 
     def encoded(self) -> bytes:
-        message = head_pb2.Head(create_revision=self.create_revision, floor=self.floor, void=self.is_void)
+        message = head_pb2.Head(
+            create_revision=self.create_revision,
+            floor=self.floor,
+            void=self.is_void,
+            pruned_through=self.pruned_through,
+        )
         message.epochs.extend(map(_held_epoch, self.epochs))
         return message.SerializeToString(deterministic=True)
 
@@ -94,6 +109,11 @@ class DurableHead:
     def open_epoch(self) -> Epoch | None:
         last = self.last
         return last if last is not None and last.is_open else None
+
+    @property
+    def oldest_begin(self) -> int:
+        """Below it the store has all that there is."""
+        return max(self.epochs[0].begin, self.pruned_through) if self.epochs else 0
 
     def mark(self, epoch: Epoch) -> EpochMark:
         return EpochMark(self.create_revision, epoch.number)
@@ -134,7 +154,7 @@ def terms(head: DurableHead | None, create_revision: int) -> EpochTerms:
     if head is None or last is None:
         is_void = head is not None and head.is_void
         return EpochTerms(EpochMark(create_revision, 0), is_closed=True, is_void=is_void)
-    return EpochTerms(head.mark(last), last.begin, not last.is_open, head.is_void, head.epochs[0].begin)
+    return EpochTerms(head.mark(last), last.begin, not last.is_open, head.is_void, head.oldest_begin)
 
 
 def takes_part(told: EpochTerms, copy: CopyEnd) -> bool:
@@ -192,31 +212,39 @@ def _start_with(head: DurableHead, last: Epoch, claim: Claim) -> Start | None:
     if copy is not None and copy.epoch == head.mark(last):
         return Start(copy.end, copy.registers)
     # The opener may have died before its first proposal: whoever is listed and has no commit of it was in step then.
-    return Start(last.begin, last.registers) if claim.spool_id in last.holders else None
+    return Start(last.begin, last.registers) if claim.spool_id in last.witnesses else None
 
 
-def reset_start(head: DurableHead, offset: int, listed_end: int) -> Start | None:
-    """Where an operator's word lets a journal go on whose end nobody can prove; None if it may not be there (DH-11)."""
+def reset_start(
+    head: DurableHead, offset: int, listed_end: int, change: Callable[[LabelSet], LabelSet] = lambda held: held
+) -> Start | None:
+    """Where an operator's word lets a journal go on whose end nobody can prove; None if it may not be there (DH-11).
+
+    The registers are those that the open epoch began with, and `change` what the operator makes of them.
+    """
     last = head.open_epoch
-    if last is None or offset < max(listed_end, last.begin, head.floor):
+    if last is None or not max(listed_end, last.begin, head.floor) <= offset <= HEAD_MAX:
         return None
-    return Start(offset, last.registers, is_forced=True)
+    return Start(offset, change(last.registers), is_forced=True)
 
 
 # What becomes of the record.
 
+Extents = Sequence[tuple[int, int]]
+"""Ranges [begin, end) that a store has without a gap, ascending, none of which touches the next."""
+
 
 def opened(
-    head: DurableHead | None, create_revision: int, start: Start, holders: Sequence[bytes], stored_through: int = 0
+    head: DurableHead | None, create_revision: int, start: Start, holders: Sequence[bytes], stored: Extents = ()
 ) -> DurableHead:
-    """With the last epoch closed where all have agreed to go on, and a new one open from there (DH-1).
-
-    `stored_through` is up to where the store has everything from where the oldest epoch on record begins.
-    """
-    epochs = () if head is None else tuple(_closed_at(epoch, start, head.is_void) for epoch in head.epochs)
+    """With the last epoch closed where all have agreed to go on, and a new one open from there (DH-1)."""
+    if head is None:
+        return DurableHead(create_revision, (Epoch(1, start.offset, tuple(sorted(holders)), start.registers),))
+    epochs = tuple(_closed_at(epoch, start, head.is_void) for epoch in head.epochs)
     number = epochs[-1].number + 1 if epochs else 1
     begun = Epoch(number, start.offset, tuple(sorted(holders)), start.registers)
-    return DurableHead(create_revision, (*_untrimmed((*epochs, begun), stored_through), begun))
+    made = DurableHead(create_revision, (*epochs, begun), pruned_through=head.pruned_through)
+    return trimmed(made, stored) or made
 
 
 def _closed_at(epoch: Epoch, start: Start, is_void: bool) -> Epoch:
@@ -227,15 +255,36 @@ def _closed_at(epoch: Epoch, start: Start, is_void: bool) -> Epoch:
     return replace(epoch, end=start.offset, registers=start.registers, is_forced=start.is_forced)
 
 
-def _untrimmed(epochs: tuple[Epoch, ...], stored_through: int) -> tuple[Epoch, ...]:
-    """Those before the last without such as the store has all of, oldest first, and never for another reason (DH-12).
+def trimmed(head: DurableHead, stored: Extents) -> DurableHead | None:
+    """Without the closed epochs of which the store has all, oldest first, and never for another reason (DH-12); None if
+    there are none of these.
 
-    Where one ended that was voided nobody knows, but it was not after the next one began.
+    One that an operator closed beyond its bytes stays, since whoever brings them has to know where they were cut. It
+    does not keep those after it: no spool went on from it to the next, and so no copy of theirs has bytes before it.
     """
+    kept: list[Epoch] = []
     at = 0
-    while at + 1 < len(epochs) and max(epochs[at].end or 0, epochs[at + 1].begin) <= stored_through:
+    while at + 1 < len(head.epochs):
+        epoch = head.epochs[at]
+        if not _is_stored(epoch, head.epochs[at + 1], head.pruned_through, stored):
+            if not epoch.is_forced:
+                break
+            kept.append(epoch)
         at += 1
-    return epochs[at:-1]
+    return None if len(kept) == at else replace(head, epochs=(*kept, *head.epochs[at:]))
+
+
+def _is_stored(epoch: Epoch, after: Epoch, pruned_through: int, stored: Extents) -> bool:
+    # Where one ended that was voided nobody knows, but it was not after the next one began.
+    begin, end = max(epoch.begin, pruned_through), max(epoch.end or 0, after.begin)
+    return end <= begin or any(of[0] <= begin and end <= of[1] for of in stored)
+
+
+def pruned(head: DurableHead, through: int) -> DurableHead | None:
+    """Before retention removes what the store has below `through`; None if it is on record, or of no interest."""
+    if not head.epochs or through <= max(head.pruned_through, head.epochs[0].begin):
+        return None
+    return replace(head, pruned_through=through)
 
 
 def closed(head: DurableHead, spool_id: bytes, copy: CopyEnd | None) -> DurableHead | None:
@@ -245,7 +294,7 @@ def closed(head: DurableHead, spool_id: bytes, copy: CopyEnd | None) -> DurableH
     began, and so nothing was acknowledged in it (DH-7).
     """
     last = head.open_epoch
-    if last is None or head.is_void or spool_id not in last.holders:
+    if last is None or head.is_void or spool_id not in last.witnesses:
         return None
     is_copy = copy is not None and copy.epoch == head.mark(last)
     end, registers = (copy.end, copy.registers) if copy is not None and is_copy else (last.begin, last.registers)
@@ -255,13 +304,17 @@ def closed(head: DurableHead, spool_id: bytes, copy: CopyEnd | None) -> DurableH
     return replace(head, epochs=(*head.epochs[:-1], ended), floor=0)
 
 
-def floored(head: DurableHead, through: int) -> DurableHead | None:
-    """With the word of a damaged copy of the open epoch that bytes below `through` are acknowledged; None if it is on
-    record already, or the epoch is not open any more."""
+def damaged(head: DurableHead, spool_id: bytes, acked_through: int) -> DurableHead | None:
+    """With the word of a holder of the open epoch that its copy proves no end, and that bytes below `acked_through` are
+    acknowledged all the same; None if that is on record already, or the epoch is not open any more."""
     last = head.open_epoch
-    if last is None or through <= max(head.floor, last.begin):
+    if last is None:
         return None
-    return replace(head, floor=through)
+    floor = max(head.floor, acked_through) if acked_through > last.begin else head.floor
+    if spool_id in last.witnesses:
+        last = replace(last, damaged=tuple(sorted((*last.damaged, spool_id))))
+    changed = replace(head, epochs=(*head.epochs[:-1], last), floor=floor)
+    return None if changed == head else changed
 
 
 def voided(head: DurableHead | None, create_revision: int) -> DurableHead | None:
@@ -332,6 +385,7 @@ def _epoch(message: head_pb2.Head.HeldEpoch) -> Epoch:
         message.end if message.HasField("end") else None,
         message.forced,
         message.voided,
+        tuple(message.damaged),
     )
 
 
@@ -343,6 +397,7 @@ def _held_epoch(epoch: Epoch) -> head_pb2.Head.HeldEpoch:
         registers=epoch.registers.to_proto() if epoch.registers.labels else None,
         forced=epoch.is_forced,
         voided=epoch.is_voided,
+        damaged=epoch.damaged,
     )
     if epoch.end is not None:
         message.end = epoch.end

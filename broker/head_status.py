@@ -20,5 +20,6 @@ def head_status(head: DurableHead | None, create_revision: int, members: Mapping
     if last.end is not None:
         status.end = last.end
     for spool_id in last.holders:
-        status.holders.add(spool_id=spool_id, member=members.get(spool_id, ""))
+        is_damaged = spool_id in last.damaged
+        status.holders.add(spool_id=spool_id, member=members.get(spool_id, ""), damaged=is_damaged)
     return status

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -28,11 +30,12 @@ from broker.background import Background
 from broker.broker_member import BrokerMember
 from broker.cluster_keys import MAX_REPLICATION, BrokerEntity
 from broker.copy_keeping import CopyKeeping
-from broker.durable_head import EpochTerms, Fate, Unknown
-from broker.held_copies import carry_out
+from broker.durable_head import EpochTerms, Fate, Unknown, pruned, trimmed
+from broker.held_copies import HeldCopy, carry_out
 from broker.journal_item import JournalItem
 from broker.last_spec import LastSpec
 from broker.local_replica import LocalReplica
+from broker.metrics import VOID_HEADS
 from broker.peer_stream import GrpcPeerStream, UnreachablePeerStream
 from broker.peers import Peer, PeerChannels
 from broker.pipeline import PeerStream, Pipeline
@@ -64,7 +67,9 @@ log = logging.getLogger(__name__)
 NS_PER_S = 1_000_000_000
 BUDGET_WAIT_S = 10.0
 """How long an append waits while too much is on disk that is not uploaded."""
-RETENTION_S = 600.0
+TIDY_S = 600.0
+SWEEP_EVERY = 6
+"""Each so many times records of deleted journals are looked for, too: at first, and then about once in an hour."""
 CATCH_UP_S, CATCH_UP_S_MAX = 1.0, 60.0
 """How soon stores are listed again, at first and at last, for what a holder of an earlier epoch is to bring."""
 LISTINGS_MAX = 64
@@ -91,9 +96,8 @@ class Surroundings:
     etcd: EtcdClient
     watch: KeySpaceWatch[BrokerEntity]
     directory: SpoolDirectory
-    # For disks; and for what those of `executor` wait for.
+    # For disks.
     executor: Executor
-    hasher: Executor
     # For readers, who must not hold up those who write.
     readers: Executor
     stores: OpenStores
@@ -122,9 +126,12 @@ class JournalBroker:
         self._transacting = asyncio.Semaphore(TRANSACTIONS_MAX)
         # What runs for each replica until it is to be given up.
         self._tending: dict[LocalReplica, asyncio.Task[None]] = {}
+        # Replicas that wait for what others have of earlier epochs.
+        self._catching_up: dict[LocalReplica, EpochTerms] = {}
         self._names: Sequence[str] = ()
         self._names_view: KeySpaceView[BrokerEntity] | None = None
-        self._not_given_up: set[LocalReplica] = set()
+        # How many replicas of each journal may still have a say: one that is given up is soon followed by another.
+        self._not_given_up: Counter[str] = Counter()
         self._all_given_up = asyncio.Event()
         self.healths = StoreHealths(tasks, surroundings.stores.open, surroundings.chance)
         self.compression = SpoolCompression()
@@ -138,7 +145,9 @@ class JournalBroker:
             may_upload=surroundings.is_certain,
             discard_deleted=policy.discard_deleted,
         )
-        self.keeping = CopyKeeping(surroundings.etcd, self.root, surroundings.directory, self.persister)
+        self.keeping = CopyKeeping(
+            surroundings.etcd, self.root, surroundings.directory, self.persister, self._not_given_up.__contains__
+        )
         self._resolver: Resolver[SpoolFile] | None = None
 
     async def recover(self) -> None:
@@ -150,6 +159,7 @@ class JournalBroker:
         surroundings = self.surroundings
         self._resolver = Resolver(self.root, self.own_id, surroundings.watch.view, self._start)
         surroundings.watch.observe(self._resolver.observe)
+        VOID_HEADS.set_function(lambda: sum(replica.is_void for replica in list(self.resolver.replicas.values())))
 
     @property
     def has_begun(self) -> bool:
@@ -308,22 +318,24 @@ class JournalBroker:
         for fragment, file in self.persister.local(journal, create_revision):
             live.commit(fragment, file)
         last_spec = LastSpec(lambda: surroundings.watch.view, self.root, journal, create_revision)
-        writer = SpoolWriter(journal, surroundings.directory, last_spec)
+        writer = SpoolWriter(journal, surroundings.directory, last_spec, create_revision)
         observer = _Observer(replica, self.persister, self.compression, self.keeping)
-        replica.equip(SpoolWorker(writer, surroundings.executor, observer, replica.spool_released, surroundings.hasher))
+        replica.equip(SpoolWorker(writer, surroundings.executor, observer, replica.spool_released))
         replica.given_up.listen(lambda: self._given_up(replica))
         replica.stopped.listen(lambda: self._stop_tending(replica))
         listing, interval_s = partial(self._list, journal), partial(self._interval_s, journal)
         self._tending[replica] = self._tasks.create_task(live.refresh_forever(listing, interval_s))
         Pulse(self, replica, self.policy.auto_suspend, surroundings.chance.random).start()
-        self._not_given_up.add(replica)
+        self._not_given_up[journal] += 1
         return replica
 
     def _stop_tending(self, replica: LocalReplica) -> None:
         self._tending.pop(replica).cancel()
 
     def _given_up(self, replica: LocalReplica) -> None:
-        self._not_given_up.discard(replica)
+        self._not_given_up[replica.journal] -= 1
+        if not self._not_given_up[replica.journal]:
+            del self._not_given_up[replica.journal]
         if not self._not_given_up:
             self._all_given_up.set()
 
@@ -334,7 +346,8 @@ class JournalBroker:
         return self.surroundings.directory.spool_id
 
     def has_copy(self, journal: str, mark: EpochMark) -> bool:
-        return self.keeping.copies.has(journal, mark)
+        # A replica that was stopped but is not given up yet has commits that are nobody else's to see.
+        return self._not_given_up[journal] > 1 or self.keeping.copies.has(journal, mark)
 
     def later(self, delay_s: float, act: Callable[[], None]) -> Withdraw:
         return self._loop.call_later(delay_s, act).cancel
@@ -347,24 +360,38 @@ class JournalBroker:
         if closed is not None:
             self.persister.closed(replica.journal, closed, terms.begin, owner=replica)
         if terms.oldest_begin < terms.begin and isinstance(replica, LocalReplica):
-            self._tasks.create_task(self._catch_up(replica, terms))
+            is_under_way = replica in self._catching_up
+            self._catching_up[replica] = terms
+            if not is_under_way:
+                self._tasks.create_task(self._catch_up(replica))
 
-    async def _catch_up(self, replica: LocalReplica, terms: EpochTerms) -> None:
+    def voided(self, journal: str) -> None:
+        extra = {"journal": journal}
+        log.warning("a broker without epochs takes part: acknowledged bytes are as safe as in Gazette", extra=extra)
+
+    async def _catch_up(self, replica: LocalReplica) -> None:
         """A holder of an earlier epoch may have uploaded it, or be about to: look soon, and not only in due time."""
         pause_s = CATCH_UP_S
-        while not replica.is_stopped and replica.index.held_through(terms.oldest_begin) < terms.begin:
-            await asyncio.sleep(jittered(pause_s, self.surroundings.chance))
-            try:
-                await replica.live.refresh(partial(self._list, replica.journal))
-            except Exception as error:
-                # As in the refresh that comes in due time: stores raise all sorts of things.
-                if isinstance(error, InvariantError):
-                    raise
-                extra = {"journal": replica.journal, "error": repr(error)}
-                log.warning("listing the fragments of a journal failed (will retry)", extra=extra)
-            pause_s *= 2
-            if pause_s > CATCH_UP_S_MAX:
-                return
+        try:
+            while not replica.is_stopped and pause_s <= CATCH_UP_S_MAX:
+                terms = self._catching_up[replica]
+                if replica.index.held_through(terms.oldest_begin) >= terms.begin:
+                    return
+                await asyncio.sleep(jittered(pause_s, self.surroundings.chance))
+                await self._relist(replica)
+                pause_s *= 2
+        finally:
+            del self._catching_up[replica]
+
+    async def _relist(self, replica: LocalReplica) -> None:
+        try:
+            await replica.live.refresh(partial(self._list, replica.journal))
+        except Exception as error:
+            # As in the refresh that comes in due time: stores raise all sorts of things.
+            if isinstance(error, InvariantError):
+                raise
+            extra = {"journal": replica.journal, "error": repr(error)}
+            log.warning("listing the fragments of a journal failed (will retry)", extra=extra)
 
     def _joined(self, fragment: Fragment, file: SpoolFile, create_revision: int) -> None:
         """Bytes that no replica had are decided: whoever reads the journal here may have them."""
@@ -380,19 +407,50 @@ class JournalBroker:
         replicas = list(self.resolver.replicas.values())
         return len(replicas), sum(replica.is_primary for replica in replicas)
 
-    async def run(self) -> None:
-        """Compress and upload what is complete, until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.compression.run())
-            tasks.create_task(self.persister.run())
-            tasks.create_task(self.keeping.run())
-            tasks.create_task(self.healths.sweep_forever())
-            tasks.create_task(self._retain_forever())
+    def tend(self) -> None:
+        """Compress and upload what is complete, and tidy up. Each by itself: if one cannot go on, and with it the
+        process, there are still uploads to be done."""
+        for work in (
+            self.compression.run(),
+            self.persister.run(),
+            self.keeping.run(),
+            self.healths.sweep_forever(),
+            self._tidy_forever(),
+        ):
+            self._tasks.create_task(work)
 
-    async def _retain_forever(self) -> None:
-        while True:
-            await asyncio.sleep(jittered(RETENTION_S, self.surroundings.chance))
+    async def _tidy_forever(self) -> None:
+        for at in itertools.count():
+            await asyncio.sleep(jittered(TIDY_S, self.surroundings.chance))
             await self.retain()
+            await self.trim()
+            self.persister.revisit()
+            if at % SWEEP_EVERY == 0:
+                await self._sweep()
+
+    async def _sweep(self) -> None:
+        try:
+            await self.keeping.sweep(lambda journal: self.spec_now(journal) is not None)
+        except EtcdError as error:
+            log.warning("records of deleted journals are not removed (will retry)", extra={"error": str(error)})
+
+    async def trim(self) -> None:
+        """Take epochs off the record that the store has all of, of the journals that this broker is the primary of."""
+        for replica in list(self.resolver.replicas.values()):
+            pipeline = replica.pipeline.peek()
+            if pipeline is None or pipeline.record is None or len(pipeline.record.epochs) < 2:
+                continue
+            stored = replica.index.stored_extents()
+            try:
+                read = await self.keeping.change_head(
+                    replica.journal, replica.create_revision, partial(trimmed, stored=stored)
+                )
+            except UnavailableError as error:
+                extra = {"journal": replica.journal, "error": str(error)}
+                log.warning("the record of a journal's epochs is not trimmed (will retry)", extra=extra)
+                continue
+            if read.head is not None and replica.pipeline.peek() is pipeline:
+                pipeline.record, pipeline.record_revision = read.head, read.mod_revision
 
     async def retain(self) -> None:
         """Remove what is past retention, of the journals that this broker is the primary of, one after the other."""
@@ -401,20 +459,29 @@ class JournalBroker:
             if not replica.is_primary or current is None or current.spec.fragment.retention_ns <= 0:
                 continue
             try:
-                await enforce(
+                expired = await enforce(
                     replica.journal,
                     replica.index.page(0, sys.maxsize, end_mod_time=sys.maxsize).fragments,
                     self.surroundings.now_s(),
                     current_spec=self._stored_spec,
                     open_store=self.surroundings.stores.open,
+                    announce=partial(self._announce_pruning, replica),
                     dry_run=self.policy.report_retention,
                 )
+                is_removed = bool(expired.fragments) and not self.policy.report_retention
+                if is_removed and isinstance(replica, LocalReplica):
+                    # Before anybody is sent to what is gone.
+                    await self._relist(replica)
             except Exception as error:
                 # Stores raise all sorts of things, and none is a reason for the broker to go.
                 if isinstance(error, InvariantError):
                     raise
                 extra = {"journal": replica.journal, "error": str(error)}
                 log.warning("fragments past retention could not be removed (will retry)", extra=extra)
+
+    async def _announce_pruning(self, replica: Replica[SpoolFile], through: int) -> None:
+        """What retention removes is not missing: without this, it would look as if a holder were still to bring it."""
+        await self.keeping.change_head(replica.journal, replica.create_revision, partial(pruned, through=through))
 
     async def _stored_spec(self, journal: str) -> JournalSpec | None:
         """As etcd itself has it, which may be ahead of the mirror."""
@@ -487,13 +554,13 @@ class _Observer:
 
     def retired(self, copy: CopyEnd, fate: Fate) -> None:
         if isinstance(fate, Unknown):
-            self._keeping.give_up(self._replica.journal, copy)
+            self._keeping.give_up(self._replica.journal, copy, self._acked_through or 0)
         else:
-            carry_out(self._persister, self._replica.journal, copy.epoch, fate)
+            held = HeldCopy(copy.epoch, copy, self._acked_through or 0)
+            carry_out(self._persister, self._replica.journal, held, fate)
 
     def given_up(self, copy: CopyEnd | None) -> None:
-        if copy is not None:
-            self._keeping.give_up(self._replica.journal, copy)
+        self._keeping.give_up(self._replica.journal, copy, self._acked_through or 0)
         if self._acked_through is not None:
             self._persister.give_up(self._replica.journal, self._replica, self._acked_through)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from allocator.key_value import KeyValue, ValueT
-from allocator.transaction import KEEP_LEASE, Compare, Put, Target, Transaction
+from allocator.keys import item_key
+from allocator.transaction import KEEP_LEASE, Compare, Delete, Put, Target, Transaction
 from broker.append_effect import HeadChange
 from broker.durable_head import head_key
 from broker.resolution import Resolution
@@ -50,6 +51,13 @@ def record(root: str, journal: str, change: HeadChange) -> Transaction:
     """Change the head alone."""
     key = head_key(root, journal)
     return Transaction((Compare(key, Target.MOD, change.mod_revision),), (Put(key, change.head.encoded()),))
+
+
+def unrecord(root: str, journal: str, mod_revision: int) -> Transaction:
+    """Remove what is on record of a journal that does not exist."""
+    key = head_key(root, journal)
+    absent = Compare(item_key(root, journal), Target.VERSION, 0)
+    return Transaction((absent, Compare(key, Target.MOD, mod_revision)), (Delete(key),))
 
 
 def _recorded(resolution: Resolution, change: HeadChange | None) -> tuple[tuple[Compare, ...], tuple[Put, ...]]:

@@ -18,6 +18,8 @@ from broker.head_status import head_status
 from broker.journal_changes import JournalChanges
 from broker.listing import Selection, snapshot
 from broker.resolution import EVERYTHING
+from broker.resolving import REVISION_WAIT_S
+from protocol.errors import UnavailableError
 from protocol.gen import journal_pb2 as pb
 from protocol.route import ProcessId
 from protocol.selector import LabelSelector
@@ -33,6 +35,8 @@ class ListApi:
     own_id: ProcessId
     # All that is on record of the heads of journals. Raises an UnavailableError.
     read_heads: Callable[[], Awaitable[Mapping[str, DurableHead]]]
+    # How long one that is resumed waits for this broker to know what the client knows already.
+    revision_wait_s: float = REVISION_WAIT_S
 
     async def list_journals(
         self, request: pb.ListRequest, selector: LabelSelector = EVERYTHING
@@ -44,8 +48,7 @@ class ListApi:
         """
         selection = Selection(LabelSelector.from_proto(request.selector), selector)
         if request.watch and request.HasField("watch_resume"):
-            # A client takes no snapshot that is not later than the one it had.
-            await self.changes.wait_revision(request.watch_resume.etcd.revision + 1)
+            await self._wait_later(request.watch_resume.etcd.revision)
         while True:
             count, view = self.changes.count, self.changes.view
             heads = await self.read_heads() if request.heads else None
@@ -58,6 +61,20 @@ class ListApi:
                 return
             yield pb.ListResponse()
             await self._wait_touched(selection, count)
+
+    async def _wait_later(self, resumed: int) -> None:
+        """Until there is something after revision `resumed`: a client takes none that is not later than its last.
+        That may be long, but the revision itself is one that etcd has had. Raises an UnavailableError."""
+        try:
+            async with asyncio.timeout(self.revision_wait_s):
+                await self.changes.wait_revision(resumed)
+        except TimeoutError as error:
+            raise UnavailableError(
+                f"this broker is at revision {self.changes.view.revision} of etcd and has waited "
+                f"{self.revision_wait_s:g} s for revision {resumed}, from which the watch is resumed: is it of this "
+                "cluster?"
+            ) from error
+        await self.changes.wait_revision(resumed + 1)
 
     async def _snapshot(
         self, selection: Selection, view: KeySpaceView[BrokerEntity]

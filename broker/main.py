@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import uvloop
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from allocator.etcd_client import EtcdClient
@@ -31,13 +32,16 @@ from broker.background import Background
 from broker.broker_member import EPOCHS, KIN, BrokerMember
 from broker.cluster_keys import MAX_REPLICATION, broker_decoder, journal_consistency
 from broker.debug_server import Diagnostics, debug_server
+from broker.descriptors import raise_descriptor_limit
 from broker.http_cors import Cors
 from broker.http_gateway import HttpGateway
 from broker.http_server import http_server, listening_socket
 from broker.journal_broker import BrokerPolicy, JournalBroker, Surroundings
 from broker.journal_item import JournalItem
 from broker.peers import PeerChannels
+from broker.pool_threads import END_S, PoolThreads, end_process_soon
 from broker.service import SERVICE, JournalService
+from fragment.heap import keep_freed_memory
 from fragment.spool_budget import SpoolBudget
 from fragment.spool_directory import FsyncMode, SpoolDirectory, machine_boot_id
 from fragment.spool_syncing import sync_forever
@@ -131,11 +135,16 @@ class BrokerProcess:
         directory = await asyncio.to_thread(
             SpoolDirectory, settings.spool_dir, settings.fsync, machine_boot_id(), budget
         )
+        if directory.renewed:
+            log.error(
+                "the spool directory has a new identity: the machine was started anew, or its identity is gone, and "
+                "what it holds may not be all that it held",
+                extra={"directory": str(directory.path)},
+            )
         stores = OpenStores(settings.stores)
         peers = PeerChannels(TokenSigner(settings.keys, _now_s), tls=settings.peer_tls)
         connections = EtcdConnections(settings.etcd.endpoints, user=settings.etcd.user, tls=settings.etcd.tls)
         executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="spool")
-        hasher = ThreadPoolExecutor(_THREADS, thread_name_prefix="hash")
         readers = ThreadPoolExecutor(_THREADS, thread_name_prefix="read")
         async with EtcdClient(connections) as etcd:
             keyspace = KeySpace(settings.etcd.prefix, broker_decoder(settings.etcd.prefix, settings.max_replication))
@@ -148,7 +157,6 @@ class BrokerProcess:
                 watch,
                 directory,
                 executor,
-                hasher,
                 readers,
                 stores,
                 peers,
@@ -162,10 +170,11 @@ class BrokerProcess:
             finally:
                 await peers.close()
                 await stores.close()
-                # Not waited for: a disk that hangs would keep the process from ending.
-                for pool in (executor, hasher, readers):
-                    pool.shutdown(wait=False)
-                directory.close()
+                if await PoolThreads((executor, readers)).end(END_S):
+                    directory.close()
+                else:
+                    # The lock stays: a thread whose disk comes back may still write.
+                    end_process_soon()
 
     async def _serve(self, session: Session[JournalItem, BrokerMember, Route], surroundings: Surroundings) -> None:
         settings = self._settings
@@ -289,7 +298,7 @@ class BrokerProcess:
 
     def _tend(self, tasks: Background, broker: JournalBroker, server: RpcServer, surroundings: Surroundings) -> None:
         """What runs beside the calls."""
-        tasks.create_task(broker.run())
+        broker.tend()
         tasks.create_task(surroundings.peers.run())
         tasks.create_task(server.wait_stopped())
         tasks.create_task(_sweep_forever(surroundings.stores))
@@ -367,8 +376,16 @@ def _tell(tasks: Background, context: dict[str, Any]) -> None:
         log.error("something went wrong on the event loop", extra={"what": str(context.get("message"))})
 
 
-async def serve(settings: BrokerSettings) -> None:
-    """Run a broker until SIGTERM or SIGINT. A second one ends it at once."""
+def serve(settings: BrokerSettings) -> None:
+    """Be a broker, as all that this process is for, until SIGTERM or SIGINT. A second one ends it at once."""
+    # A whole message, with what gRPC has around it, comes from the heap and returns to it.
+    keep_freed_memory(2 * ServerLimits().receive_bytes_max)
+    raise_descriptor_limit()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings))
+
+
+async def _serve(settings: BrokerSettings) -> None:
     process = BrokerProcess(settings)
     running = asyncio.current_task()
     assert running is not None

@@ -13,10 +13,14 @@ from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from broker.exact_counter import ExactCounter
+
 HEADS_MAX = 1000
 
-STARTED = Counter("gazette_journal_server_started_totals", "RPCs that were begun.", ("operation",))
-COMPLETED = Counter("gazette_journal_server_completed_totals", "RPCs that ended, and how.", ("operation", "status"))
+STARTED = ExactCounter("gazette_journal_server_started_totals", "RPCs that were begun.", ("operation",))
+COMPLETED = ExactCounter(
+    "gazette_journal_server_completed_totals", "RPCs that ended, and how.", ("operation", "status")
+)
 COMMITS = Counter("gazette_spool_commits", "Commits of content to a spool.")
 COMMIT_BYTES = Counter("gazette_spool_commit_bytes", "Bytes of content that were committed to a spool.")
 ROLLBACKS = Counter("gazette_spool_rollbacks", "Contents of a spool that were rolled back.")
@@ -32,9 +36,12 @@ HELD_BACK = Counter("gazette_append_held_back_seconds", "For how long content wa
 HELD_COPIES = Gauge("gazette_held_copies", "Copies of epochs that no replica has, and whose fate is not known yet.")
 DAMAGED_COPIES = Gauge("gazette_damaged_copies", "Of these, copies that are damaged: they prove no end.")
 UNPROVEN_HEADS = Counter(
-    "gazette_unproven_heads", "Times a pulse found a journal whose end nobody who is there can prove."
+    "gazette_unproven_heads", "Times a journal was found to be one whose end nobody who is there can prove."
 )
-VOID_HEADS = Counter("gazette_void_heads", "Times a broker without epochs came to take part in a journal.")
+VOID_HEADS = Gauge(
+    "gazette_void_heads",
+    "Journals held here in which a broker without epochs takes part: their bytes are as safe as in Gazette.",
+)
 LONG_HEADS = Counter(
     "gazette_long_heads", "Times a record was read with more epochs than the store should leave there."
 )

@@ -19,7 +19,8 @@ QUEUED_BYTES_MAX = 4 << 20
 MESSAGE_BYTES = 256
 """What a message costs beside its content."""
 ANSWER_S = 20.0
-"""How long a peer may owe an answer. One that is alive but whose disk hangs would hold up the journal for ever."""
+"""How long a peer may owe an answer, or take nothing of what is sent to it. One that is alive but whose disk hangs
+would hold up the journal for ever."""
 
 
 class GrpcPeerStream:
@@ -42,8 +43,10 @@ class GrpcPeerStream:
         self._loop = asyncio.get_running_loop()
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
-        # When each answer that the peer owes was asked for, the oldest first; and what looks after that.
+        # When each answer that the peer owes was asked for, the oldest first; since when it has yet to take what is
+        # written to it; and what looks after both, with one timer, which goes off now and then and not per message.
         self._asked_s: deque[float] = deque()
+        self._writing_s: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_closing = False
         self._is_over = False
@@ -61,8 +64,8 @@ class GrpcPeerStream:
             self._room.clear()
         if isinstance(message, Propose) and message.acknowledge:
             self._asked_s.append(self._loop.time())
-            if self._timer is None:
-                self._timer = self._loop.call_later(self._answer_s, self._look)
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._answer_s, self._look)
         self._wake.set()
 
     def half_close(self) -> None:
@@ -84,24 +87,33 @@ class GrpcPeerStream:
                 await self._receive_all()
                 sending.cancel()
         finally:
-            self._is_over = True
-            self._queue.clear()
-            self._room.set()
+            self._let_go()
             if self._timer is not None:
                 self._timer.cancel()
             self._call.cancel()
             # Whoever has been told already is not told again; if we are cancelled, nobody has been.
             self._pipeline.ended(self._peer)
 
+    def _let_go(self) -> None:
+        """Nothing more is sent, and whoever waits to send is not kept."""
+        self._is_over = True
+        self._queue.clear()
+        self._room.set()
+
     def _look(self) -> None:
         self._timer = None
-        if not self._asked_s:
+        if not self._asked_s and not self._queue and self._writing_s is None:
             return
-        left_s = self._asked_s[0] + self._answer_s - self._loop.time()
+        now_s = self._loop.time()
+        asked_s = self._asked_s[0] if self._asked_s else now_s
+        writing_s = now_s if self._writing_s is None else self._writing_s
+        left_s = min(asked_s, writing_s) + self._answer_s - now_s
         if left_s > 0:
             self._timer = self._loop.call_later(left_s, self._look)
             return
-        self._pipeline.failed(self._peer, UnavailableError(f"it has not answered within {self._answer_s:g} s"))
+        what = "answered" if asked_s <= writing_s else "taken what was sent to it"
+        self._pipeline.failed(self._peer, UnavailableError(f"it has not {what} within {self._answer_s:g} s"))
+        self._let_go()
         self._call.cancel()
 
     async def _receive_all(self) -> None:
@@ -132,7 +144,9 @@ class GrpcPeerStream:
             while True:
                 while self._queue:
                     encoded = self._queue.popleft()
+                    self._writing_s = self._loop.time()
                     await self._call.write(encoded)
+                    self._writing_s = None
                     self._queued_bytes -= len(encoded) + MESSAGE_BYTES
                     if self._queued_bytes <= QUEUED_BYTES_MAX:
                         self._room.set()

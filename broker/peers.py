@@ -14,7 +14,6 @@ import grpc
 
 from protocol.auth import Capability
 from protocol.endpoint import dial_address
-from protocol.gen import journal_pb2 as pb
 from protocol.route import ProcessId
 from protocol.rpc.authorization import TokenSigner
 from protocol.rpc.keepalive import KeepAlive, Options
@@ -56,11 +55,6 @@ class Peer:
     endpoint: str
     # Whether it runs this implementation. Only such a one is pinged: Go servers end a connection for it.
     is_own_kind: bool
-
-    @classmethod
-    def of_member(cls, member: ProcessId, spec: pb.BrokerSpec) -> Peer:
-        """As its member key describes it. Go has no capabilities to announce."""
-        return cls(member, spec.process_spec.endpoint, is_own_kind=spec.capabilities != 0)
 
 
 @dataclass(slots=True, eq=False)

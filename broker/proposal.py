@@ -9,14 +9,12 @@ from broker.durable_head import Start
 from broker.replication_message import Answer
 from fragment.index import Summary
 from protocol.errors import Status
-from protocol.fragment import NO_SUM, Fragment
+from protocol.fragment import HEAD_MAX, NO_SUM, Fragment
 from protocol.journal import FragmentPolicy
 from protocol.label import LabelSet
 from protocol.route import ProcessId, Route
 
 NS_PER_S = 1_000_000_000
-OFFSET_MAX = 1 << 62
-"""From here on a peer is not believed: another append, and an offset would not fit the wire."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +160,7 @@ def _judged_mismatch(head: Head, peer: ProcessId, answer: Answer) -> Verdict:
     if held is None:
         return Diverged(peer, "it does not say what it holds instead of what was proposed")
     registers = answer.registers or LabelSet()
-    if held.end > OFFSET_MAX:
+    if held.end > HEAD_MAX:
         return Diverged(peer, f"it claims to end at {held.end}, which no journal reaches")
     if held.end > head.end:
         return RollTo(held.end, registers)

@@ -28,6 +28,8 @@ from protocol.route import ProcessId
 log = logging.getLogger(__name__)
 
 PULSE_S = 60.0
+UNPROVEN_PULSE_S = 5.0
+"""For a journal whose end nobody can prove: a holder that returns says so on record, and nobody is told of that."""
 QUIET_PULSES = 15
 """After so many in a row with nothing else going on, a journal may be suspended, if the broker does that."""
 
@@ -105,6 +107,7 @@ class Pulse:
         "_is_hurried",
         "_loop",
         "_quiet",
+        "_refused",
         "_replica",
         "_timer",
         "_withdraw",
@@ -125,6 +128,8 @@ class Pulse:
         # How many in a row there were with nothing else going on, and whether the assignments changed since the last.
         self._quiet = 0
         self._is_hurried = False
+        # With what the last one was refused that should not have been.
+        self._refused: Status | None = None
 
     def start(self) -> None:
         """At once, and then for as long as the replica lives."""
@@ -138,6 +143,7 @@ class Pulse:
         self._withdraw = self._replica.invalidation.listen(self._hurry)
         is_idle = self._auto_suspend and self._quiet >= QUIET_PULSES
         if not self._replica.is_primary or (not is_idle and _is_in_step(self._broker, self._replica)):
+            self._refused = None
             self._rest()
             return
         suspend = SuspendMode.IF_FLUSHED if is_idle else SuspendMode.NO_RESUME
@@ -147,7 +153,8 @@ class Pulse:
 
     def _rest(self) -> None:
         # Thousands of journals that start together are not to pulse together.
-        self._timer = self._loop.call_later(PULSE_S * (0.9 + 0.2 * self._chance()), self._due)
+        pause_s = UNPROVEN_PULSE_S if self._refused is Status.INDEX_HAS_GREATER_OFFSET else PULSE_S
+        self._timer = self._loop.call_later(pause_s * (0.9 + 0.2 * self._chance()), self._due)
 
     def _due(self) -> None:
         self._quiet += 1
@@ -168,11 +175,25 @@ class Pulse:
     def _over(self, outcome: AppendOutcome | GazetteError | None) -> None:
         self._beat = None
         self._cancel_timer()
-        _tell(self._replica.journal, outcome)
+        self._tell(outcome)
         if self._is_hurried or self._replica.is_stopped:
             self.start()
         else:
             self._rest()
+
+    def _tell(self, outcome: AppendOutcome | GazetteError | None) -> None:
+        journal, refused = self._replica.journal, None
+        if isinstance(outcome, GazetteError) and not isinstance(outcome, StoppedError):
+            log.warning("pulse of a journal failed (will retry)", extra={"journal": journal, "error": str(outcome)})
+        elif isinstance(outcome, AppendOutcome) and outcome.status not in _EXPECTED:
+            refused = outcome.status
+            # Once, and not each time that it is still so.
+            if refused is not self._refused:
+                if refused is Status.INDEX_HAS_GREATER_OFFSET:
+                    UNPROVEN_HEADS.inc()
+                extra = {"journal": journal, "status": refused.name}
+                log.warning("pulse of a journal was refused (will retry)", extra=extra)
+        self._refused = refused
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
@@ -196,16 +217,6 @@ def _is_in_step(broker: AppendBroker, replica: LocalReplica) -> bool:
         and pipeline.header.route.equivalent(route)
         and (not held.content_length or rolled(pipeline.head, None, policy, broker.now_ns()) is held)
     )
-
-
-def _tell(journal: str, outcome: AppendOutcome | GazetteError | None) -> None:
-    if isinstance(outcome, GazetteError) and not isinstance(outcome, StoppedError):
-        log.warning("pulse of a journal failed (will retry)", extra={"journal": journal, "error": str(outcome)})
-    elif isinstance(outcome, AppendOutcome) and outcome.status not in _EXPECTED:
-        if outcome.status is Status.INDEX_HAS_GREATER_OFFSET:
-            UNPROVEN_HEADS.inc()
-        extra = {"journal": journal, "status": outcome.status.name}
-        log.warning("pulse of a journal was refused (will retry)", extra=extra)
 
 
 def _nothing() -> None:

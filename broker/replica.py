@@ -33,7 +33,7 @@ class ReplicaHost(Protocol):
         ...
 
     def has_copy(self, journal: str, mark: EpochMark) -> bool:
-        """Whether the directory has commits of that epoch in a spool that was given up."""
+        """Whether the directory has commits of that epoch in another spool, given up or about to be, or may have."""
         ...
 
     def later(self, delay_s: float, act: Callable[[], None]) -> Withdraw: ...
@@ -44,6 +44,10 @@ class ReplicaHost(Protocol):
 
     def epoch_opened(self, replica: Replica[FileT], terms: EpochTerms, closed: EpochMark | None) -> None:
         """What this replica has of the epoch `closed` counts up to where the new one begins."""
+        ...
+
+    def voided(self, journal: str) -> None:
+        """A member that keeps no epochs takes part in it, which is on record now."""
         ...
 
 
@@ -71,6 +75,7 @@ class Replica(Generic[FileT]):
         "invalidation",
         "is_primary",
         "is_stopped",
+        "is_void",
         "journal",
         "pipeline",
         "stopped",
@@ -84,6 +89,8 @@ class Replica(Generic[FileT]):
         self.index = index
         self.is_primary = False
         self.is_stopped = False
+        # Whether somebody takes part who keeps no epochs.
+        self.is_void = False
         self.host: ReplicaHost | None = None
         self._spool: Slot[HeldSpool] | None = None
         self._holder: SpoolHolder | None = None
@@ -153,9 +160,17 @@ class Replica(Generic[FileT]):
 
     def epoch_opened(self, terms: EpochTerms, closed: EpochMark | None) -> None:
         """The epoch before it, if it was one of ours, was closed where this one begins."""
+        self.is_void = False
         self.index.await_range(terms.oldest_begin, terms.begin)
         if self.host is not None:
             self.host.epoch_opened(self, terms, closed)
+
+    def voided(self) -> None:
+        """A member that keeps no epochs takes part: for now there are none."""
+        if not self.is_void:
+            self.is_void = True
+            if self.host is not None:
+                self.host.voided(self.journal)
 
     def invalidate(self) -> None:
         invalidation, self.invalidation = self.invalidation, Notice()

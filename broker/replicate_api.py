@@ -11,6 +11,7 @@ from broker.append_api import first_message
 from broker.append_event import HeadRead
 from broker.durable_head import DurableHead
 from broker.local_replica import LocalReplica
+from broker.patience import Patience
 from broker.replication import Replication
 from broker.replication_message import Answer, Propose
 from broker.replication_wire import decode, encode_answer
@@ -107,7 +108,8 @@ class _Stream:
     async def _receive_all(self) -> None:
         """Reads on while there is room for what was read: a primary that is faster than the disk waits."""
         try:
-            opening = decode(await first_message(self._call))
+            with Patience() as patience:
+                opening = decode(await first_message(self._call, patience))
             if not isinstance(opening, Propose):
                 raise ValidationError("the first message of a stream must be a proposal", "Proposal")
             self._replication.open(opening)

@@ -210,9 +210,11 @@ class Replication:
         if failure is not None:
             self._end(failure)
             return
-        held, opening = self._held, self._opening
+        held, opening, replica = self._held, self._opening, self._replica
         assert held is not None
         assert opening is not None
+        assert replica is not None
+        replica.voided()
         self._propose(held, opening)
 
     def _on_head(self, head: DurableHead | GazetteError | None) -> None:

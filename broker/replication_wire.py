@@ -12,7 +12,7 @@ from broker.durable_head import Claim, EpochTerms
 from broker.replication_message import Acked, Answer, Content, Message, Propose
 from fragment.spool import CopyEnd, EpochMark
 from protocol.errors import Status, UnavailableError, ValidationError
-from protocol.fragment import Fragment
+from protocol.fragment import HEAD_MAX, Fragment
 from protocol.gen import epoch_pb2
 from protocol.gen import journal_pb2 as pb
 from protocol.label import LabelSet
@@ -167,6 +167,6 @@ def _claim(message: epoch_pb2.Copy) -> Claim:
     registers = pb.LabelSet.FromString(message.registers)
     validate(registers)
     mark = EpochMark(message.create_revision, message.number)
-    if message.end < 0:
-        raise ValidationError("must not be negative", "Copy", "End")
+    if not 0 <= message.end <= HEAD_MAX:
+        raise ValidationError(f"expected an offset of at most {HEAD_MAX}", "Copy", "End")
     return Claim(message.spool_id, CopyEnd(mark, message.end, LabelSet.from_proto(registers)))

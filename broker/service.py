@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Any, TypeVar
+from typing import Any
 
 from google.protobuf.message import Message
 
@@ -12,21 +12,22 @@ from allocator.keys import Member, member_key
 from broker.append_api import AppendCall, append
 from broker.apply_api import ApplyApi
 from broker.broker_member import KIN, BrokerMember
+from broker.counted_call import CountedCall
 from broker.fragments_api import FragmentsApi
 from broker.journal_broker import JournalBroker
 from broker.journal_changes import JournalChanges
 from broker.journals import Answers
 from broker.list_api import ListApi
-from broker.metrics import COMPLETED, STARTED, BrokerCollector
+from broker.metrics import BrokerCollector
 from broker.notice import Notice
 from broker.read_api import ReadApi
 from broker.replicate_api import replicate
-from broker.resolution import Resolution
+from broker.resolution import EVERYTHING, Resolution
 from broker.served_bytes import TOLD_AS
 from broker.spool_chunks import SpoolChunks
 from broker.store_health_api import StoreHealthApi
 from protocol.auth import Capability
-from protocol.errors import Status
+from protocol.errors import PermissionDeniedError, Status
 from protocol.gen import journal_pb2 as pb
 from protocol.identifier import strip_meta
 from protocol.label import CONTENT_TYPE
@@ -143,18 +144,18 @@ class JournalService:
         )
 
     async def list_journals(self, request: pb.ListRequest, answers: Answers[pb.ListResponse]) -> None:
-        validate(request)
-        STARTED.labels("List").inc()
-        async with aclosing(self._served.listing.list_journals(request, answers.claims.selector)) as responses:
-            async for response in responses:
-                await answers.send(response)
-        COMPLETED.labels("List", Status.OK.name).inc()
+        with CountedCall("List", is_open_ended=True):
+            validate(request)
+            async with aclosing(self._served.listing.list_journals(request, answers.claims.selector)) as responses:
+                async for response in responses:
+                    await answers.send(response)
 
     async def _apply(self, request: pb.ApplyRequest, call: Call[pb.ApplyRequest, pb.ApplyResponse]) -> pb.ApplyResponse:
-        validate(request)
-        STARTED.labels("Apply").inc()
-        response = await self._served.applying.apply(request, call.claims.selector)
-        return _counted("Apply", response)
+        with CountedCall("Apply") as counted:
+            validate(request)
+            response = await self._served.applying.apply(request, call.claims.selector)
+            counted.status = response.status
+            return response
 
     async def _read(self, request: pb.ReadRequest, call: Call[pb.ReadRequest, pb.ReadResponse | bytes]) -> None:
         status = await self._answer_read(request, call)
@@ -167,16 +168,14 @@ class JournalService:
 
     async def _answer_read(self, request: pb.ReadRequest, answers: Answers[pb.ReadResponse | bytes]) -> Status:
         """The last status that was sent."""
-        validate(request)
-        STARTED.labels("Read").inc()
-        status = Status.OK
-        async with aclosing(self._served.reading.read(request, answers.claims.selector)) as responses:
-            async for response in responses:
-                if isinstance(response, pb.ReadResponse):
-                    status = Status(response.status)
-                await answers.send(response)
-        COMPLETED.labels("Read", status.name).inc()
-        return status
+        with CountedCall("Read", is_open_ended=True) as counted:
+            validate(request)
+            async with aclosing(self._served.reading.read(request, answers.claims.selector)) as responses:
+                async for response in responses:
+                    if isinstance(response, pb.ReadResponse):
+                        counted.status = response.status
+                    await answers.send(response)
+        return Status(counted.status)
 
     async def append(self, call: AppendCall) -> bytes:
         return await append(self._served.broker, call)
@@ -196,33 +195,35 @@ class JournalService:
 
     async def _replicate(self, call: Call[bytes, bytes]) -> None:
         broker = self._served.broker
-        STARTED.labels("Replicate").inc()
-        await replicate(broker, call)
-        COMPLETED.labels("Replicate", Status.OK.name).inc()
+        with CountedCall("Replicate"):
+            await replicate(broker, call)
 
     async def _list_fragments(
         self, request: pb.FragmentsRequest, call: Call[pb.FragmentsRequest, pb.FragmentsResponse]
     ) -> pb.FragmentsResponse:
-        validate(request)
-        STARTED.labels("ListFragments").inc()
-        return _counted("ListFragments", await self._served.fragments.list_fragments(request, call.claims.selector))
+        with CountedCall("ListFragments") as counted:
+            validate(request)
+            response = await self._served.fragments.list_fragments(request, call.claims.selector)
+            counted.status = response.status
+            return response
 
     async def _store_health(
         self,
         request: pb.FragmentStoreHealthRequest,
-        _: Call[pb.FragmentStoreHealthRequest, pb.FragmentStoreHealthResponse],
+        call: Call[pb.FragmentStoreHealthRequest, pb.FragmentStoreHealthResponse],
     ) -> pb.FragmentStoreHealthResponse:
-        validate(request)
-        STARTED.labels("FragmentStoreHealth").inc()
-        return _counted("FragmentStoreHealth", await self._served.store_health.store_health(request))
-
-
-_AnyResponse = TypeVar("_AnyResponse", pb.ApplyResponse, pb.FragmentsResponse, pb.FragmentStoreHealthResponse)
-
-
-def _counted(operation: str, response: _AnyResponse) -> _AnyResponse:
-    COMPLETED.labels(operation, Status(response.status).name).inc()
-    return response
+        with CountedCall("FragmentStoreHealth") as counted:
+            validate(request)
+            # A store is wherever its URL says, and is written to. Clients of Gazette ask with READ of everything; who
+            # is kept to some journals has no business there, unless they may give those any store anyway.
+            if call.claims.selector != EVERYTHING and not call.claims.capability & Capability.APPLY:
+                raise PermissionDeniedError(
+                    "the token is for some journals only, and a store is none of them: it takes one without a "
+                    "selector, or one that grants APPLY"
+                )
+            response = await self._served.store_health.store_health(request)
+            counted.status = response.status
+            return response
 
 
 def _serialised(message: Message | bytes) -> bytes:

@@ -26,7 +26,6 @@ QUEUED_BYTES_MAX = 4 << 20
 """Content that waits to be written. Who has more to send waits until it is less."""
 STEP_BYTES = 512
 """What a step costs beside its content."""
-HASHED_ASIDE_BYTES = 128 << 10
 
 
 class SpoolObserver(Protocol):
@@ -92,10 +91,7 @@ _Step = _Content | _Seal | _Prepare | _Propose | _Acked | _Release | _HandOn
 
 
 class SpoolWorker:
-    """A HeldSpool. It is one and the same for all who hold it, one after the other.
-
-    Its steps run on `executor`, and wait for what they give to `hasher`, which has to be another.
-    """
+    """A HeldSpool. It is one and the same for all who hold it, one after the other. Its steps run on `executor`."""
 
     def __init__(
         self,
@@ -103,11 +99,9 @@ class SpoolWorker:
         executor: Executor,
         observer: SpoolObserver,
         released: Callable[[SpoolWorker], None],
-        hasher: Executor | None = None,
     ) -> None:
         self._writer = writer
         self._executor = executor
-        self._hasher = hasher
         self._observer = observer
         self._released = released
         self._loop = asyncio.get_running_loop()
@@ -197,8 +191,11 @@ class SpoolWorker:
                 self._executor.submit(self._do_all, steps)
                 return
             step = self._steps.pop(0)
-            self._settle(step, self._do(step))
-            self._is_working = False
+            try:
+                self._settle(step, self._do(step))
+            finally:
+                # Whoever was told may fail, and others wait.
+                self._is_working = False
 
     def _do_all(self, steps: list[_Step]) -> None:
         """On a thread."""
@@ -206,12 +203,19 @@ class SpoolWorker:
         self._loop.call_soon_threadsafe(self._settle_all, results)
 
     def _settle_all(self, results: list[tuple[_Step, Performed | Sealed | Exception | None]]) -> None:
-        try:
-            for step, result in results:
+        """Whoever is told may fail, and others wait: of a batch, each is told. The first error is raised after that."""
+        failure: Exception | None = None
+        for step, result in results:
+            try:
                 self._settle(step, result)
-        finally:
-            self._is_working = False
+            except Exception as error:
+                failure = failure or error
+        self._is_working = False
+        try:
             self._work()
+        finally:
+            if failure is not None:
+                raise failure
 
     def _do(self, step: _Step) -> Performed | Sealed | Exception | None:
         """What came of a step. Nothing is done for a holder after a failure, but to give the spool back."""
@@ -264,21 +268,14 @@ class SpoolWorker:
             ROLLBACK_BYTES.inc(pending)
 
     def _take_in(self, data: bytes | memoryview, delta: int) -> None:
-        """Write, and hash twice: for the fragment, and for the append alone. For large content that is done at once."""
+        """Write, and hash twice: for the fragment, and for the append alone."""
         if delta == 0:
             # The first bytes of a fragment have the fragment's own sum.
             is_summed = self.sums_content and self._writer.spool.fragment.content_length
             self._content_sum = hashlib.sha1() if is_summed else None
-        hashing = None
-        if self._content_sum is not None and self._hasher is not None and len(data) >= HASHED_ASIDE_BYTES:
-            hashing = self._hasher.submit(self._content_sum.update, data)
-        elif self._content_sum is not None:
+        if self._content_sum is not None:
             self._content_sum.update(data)
-        try:
-            self._writer.content(data, delta)
-        finally:
-            if hashing is not None:
-                hashing.result()
+        self._writer.content(data, delta)
 
     def _settle(self, step: _Step, result: Performed | Sealed | Exception | None) -> None:
         if isinstance(result, Performed):

@@ -10,8 +10,8 @@ from allocator.keyspace_view import KeySpaceView
 from broker.answer_header import own_header
 from broker.cluster_keys import BrokerEntity
 from broker.read_api import OpenStore
-from fragment.stores.health import CHECK_S_MAX, Health, check_delete, check_store
-from protocol.errors import GazetteError
+from fragment.stores.health import CHECK_S_MAX, Health, check_delete, check_store, said
+from protocol.errors import InvariantError
 from protocol.gen import journal_pb2 as pb
 from protocol.route import ProcessId
 
@@ -51,6 +51,9 @@ class StoreHealthApi:
                     await check_delete(await self.open_store(request.fragment_store), request.check_delete_prefix)
         except TimeoutError:
             return f"the store could not be checked within {CHECK_S_MAX} s"
-        except GazetteError as error:
-            return str(error) or type(error).__name__
+        except InvariantError:
+            raise
+        except Exception as error:
+            # The libraries of stores, and the system, raise all sorts of things about URLs that they do not like.
+            return said(error)
         return None

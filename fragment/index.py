@@ -152,14 +152,17 @@ class Index(Generic[FileT]):
             return Summary(0, 0, 0)
         return Summary(self._all.begin, self._all.end, self._all[len(self._all) - 1].mod_time)
 
-    def stored_through(self, begin: int) -> int:
-        """Up to where everything from `begin` on is in a store, by the latest listing; at least `begin`."""
-        through = begin
-        for fragment in self._all.chain(begin):
-            if fragment.begin > through or not fragment.mod_time:
-                break
-            through = max(through, fragment.end)
-        return through
+    def stored_extents(self) -> list[tuple[int, int]]:
+        """The ranges [begin, end) that stores have without a gap, by the latest listing, ascending."""
+        extents: list[tuple[int, int]] = []
+        for fragment in self._all:
+            if not fragment.mod_time:
+                continue
+            if extents and fragment.begin <= extents[-1][1]:
+                extents[-1] = (extents[-1][0], max(extents[-1][1], fragment.end))
+            else:
+                extents.append((fragment.begin, fragment.end))
+        return extents
 
     def held_through(self, begin: int) -> int:
         """Up to where everything from `begin` on can be read, here or from a store; at least `begin`."""

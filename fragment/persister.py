@@ -76,6 +76,10 @@ class Item:
     is_counted_off: bool = False
     # Whether it was given up with bytes of which nobody here can tell whether they were acknowledged: its files stay.
     is_left: bool = False
+    # Whether nobody can tell if it is part of the journal: it must not get in the way of what is.
+    is_aside: bool = False
+    # What of it is part of a journal that has no store: its files are all there is of it, and stay.
+    resident: Fragment | None = None
 
     @property
     def fragment(self) -> Fragment:
@@ -188,10 +192,23 @@ class Persister:
         is told later, by ``joined``."""
         undecided = self._undecided.get(journal, ())
         return [
-            (item.fragment, item.completed.file)
+            (item.resident or item.fragment, item.completed.file)
             for item in self._held.get(journal, ())
-            if item.create_revision == create_revision and item not in undecided and _is_whole(item)
+            if item.create_revision == create_revision and item not in undecided and _is_shown(item)
         ]
+
+    def holds(self, journal: str) -> bool:
+        """Whether anything of it is here that is not done with."""
+        return journal in self._held or journal in self._kept
+
+    def revisit(self) -> None:
+        """Journals without stores may have got some by now, or be deleted."""
+        for item in [item for items in self._held.values() for item in items if item.resident is not None]:
+            current = self._spec_now(item.fragment.journal)
+            is_there = current is not None and current.create_revision == item.create_revision
+            if (current is None or not is_there or current.spec.fragment.stores) and not self._queue.has(item):
+                self._queue.add(item, self._clock(), primary=True, is_open=True, at=item.place)
+        self._changed.set()
 
     def acked(self, journal: str, epoch: EpochMark, through: int) -> None:
         """All holders of that epoch have the bytes below `through`."""
@@ -211,6 +228,8 @@ class Persister:
         self._to_join.extend(items)
         self._decide(journal, items)
         self._release(journal, is_meant)
+        if owner is None:
+            self._hasten(journal, is_meant)
 
     def spared(self, journal: str, epoch: EpochMark) -> None:
         """The store has all that there was of an epoch."""
@@ -220,20 +239,26 @@ class Persister:
         self._decide(journal, items)
         self._release(journal, lambda item: item.mark == epoch)
 
-    def acked_only(self, journal: str, epoch: EpochMark, *, is_over: bool = True) -> None:
-        """What there is of an epoch counts as far as it knows to be acknowledged. Unless the epoch is over, what is
-        left stays on disk, for what it tells of it."""
-        items = [
-            item
-            for item in self._undecided.get(journal, ())
-            if item.mark == epoch and item.completed.spool.acked_through is not None
-        ]
+    def acked_only(self, journal: str, epoch: EpochMark, through: int, *, is_over: bool = True) -> None:
+        """What there is of an epoch counts as far as it is known to be acknowledged: below `through`. Unless the epoch
+        is over, what is left stays on disk, for what it tells of it.
+
+        Of what came without an epoch each spool knows but for itself. If it does not, because its primary did not tell,
+        nobody knows whether it is part of the journal: it is set aside.
+        """
+        items = [item for item in self._undecided.get(journal, ()) if item.mark == epoch]
         for item in items:
-            item.cut_at = item.completed.spool.acked_through
-        self._to_join.extend(items)
+            acked_through = item.completed.spool.acked_through
+            if epoch == NO_EPOCH and acked_through is None:
+                item.is_aside = True
+            else:
+                known = (acked_through or 0) if epoch == NO_EPOCH else max(through, acked_through or 0)
+                item.cut_at = known if known < item.fragment.end else None
+        self._to_join.extend(item for item in items if not item.is_aside)
         self._decide(journal, items)
         if is_over:
             self._release(journal, lambda item: item.mark == epoch)
+        self._hasten(journal, lambda item: item.mark == epoch)
 
     def give_up(self, journal: str, owner: object, through: int) -> None:
         """`owner` will hear of no more acknowledgements: what it holds beyond `through` is for others to tell.
@@ -247,18 +272,10 @@ class Persister:
             item.is_left = item.cut_at is not None
         self._decide(journal, items)
 
-    def deleted(self, journal: str, create_revision: int) -> None:
-        """That incarnation of the journal is gone, and nobody will acknowledge or close any more of it."""
-        items = [item for item in self._undecided.get(journal, ()) if item.create_revision == create_revision]
-        for item in items:
-            item.cut_at = item.completed.spool.acked_through
-        self._decide(journal, items)
-        self._release(journal, lambda item: item.create_revision == create_revision)
-
     def _release(self, journal: str, is_over: Callable[[Item], bool]) -> None:
         """The epoch of some spools is over: those under way need no last word, and those kept for it may go."""
-        for item in self._queue.items():
-            item.is_closed = item.is_closed or (item.fragment.journal == journal and is_over(item))
+        for item in self._held.get(journal, ()):
+            item.is_closed = item.is_closed or is_over(item)
         kept = self._kept.pop(journal, [])
         for item in kept:
             if is_over(item):
@@ -267,6 +284,13 @@ class Persister:
         if others := [item for item in kept if not item.is_closed]:
             self._kept[journal] = others
         self._changed.set()
+
+    def _hasten(self, journal: str, is_meant: Callable[[Item], bool]) -> None:
+        """What no replica has any more is not insurance: nobody else may be there to upload it."""
+        undecided = self._undecided.get(journal, ())
+        for item in self._held.get(journal, ()):
+            if is_meant(item) and item not in undecided:
+                self._queue.open(item, self._clock())
 
     def _decide(self, journal: str, items: list[Item]) -> None:
         for item in items:
@@ -317,17 +341,28 @@ class Persister:
         """Whether it may be uploaded whoever has the journal."""
         return item.mark == NO_EPOCH or item.is_closed or item.is_spare or self._may_upload()
 
+    def _check_free(self, item: Item) -> None:
+        if not self._is_free(item):
+            raise UnavailableError("this broker may have lost its lease of etcd: others may have the journal by now")
+
     async def _join(self) -> None:
         """Have readers know of what was decided late, before it is uploaded: a store may be long down."""
         while self._to_join:
             item = self._to_join.pop()
-            self._tell_of(item, await asyncio.to_thread(item.decided))
+            try:
+                decided = await asyncio.to_thread(item.decided)
+            except (OSError, UnavailableError) as error:
+                # Whoever uploads it will find the same, and says more.
+                log.warning("a spool cannot be read", extra={**_fields(item), "error": str(error)})
+                continue
+            self._tell_of(item, decided)
 
     def _tell_of(self, item: Item, decided: Fragment | None) -> None:
         if decided is not None:
             self._joined(decided, item.completed.file, item.create_revision)
 
     async def _attempt(self, item: Item) -> None:
+        file = item.completed.file
         try:
             await self._persist(item)
         except CorruptError:
@@ -346,12 +381,14 @@ class Persister:
         else:
             self._done(item)
             self._count_off(item)
-        self._compression.forget(item.completed.file)
+        self._compression.forget(file)
         self._changed.set()
         self._settled.set()
 
     def _done(self, item: Item) -> None:
         self._queue.done(item)
+        if item.resident is not None:
+            return
         held = self._held.get(item.fragment.journal, {})
         held.pop(item, None)
         if not held:
@@ -365,20 +402,20 @@ class Persister:
     async def _persist(self, item: Item) -> None:
         """Have the item's object in a store, and its files gone."""
         if item.stored is None:
-            if not self._is_free(item):
-                raise UnavailableError(
-                    "this broker may have lost its lease of etcd: others may have the journal by now"
-                )
+            self._check_free(item)
             decided = await asyncio.to_thread(item.decided) if item.cut_at is not None else item.decided()
             if decided is not None:
                 spec, fragment = self._destination(item, decided)
                 if spec is not None and not spec.fragment.stores:
-                    # Such a journal lives on its brokers alone, for as long as its index keeps the file.
-                    item.completed.file.keep_until_released()
+                    # Such a journal lives on its brokers alone, for as long as there is one of that name.
+                    item.completed.file.keep_for_good()
+                    item.resident = decided
+                    self._tell_of_cut(item, decided)
                     return
                 if spec is not None:
                     await self._store(item, spec, replace(fragment, path_postfix=self._postfix(spec, item, decided)))
             self._tell_of_cut(item, decided)
+        item.resident = None
         await self._let_go_of_files(item)
 
     async def _let_go_of_files(self, item: Item) -> None:
@@ -396,6 +433,7 @@ class Persister:
         # further record, and a damaged one must not seem to be sound: they stay as they are.
         elif not file.has_ended and item.sound_through is None:
             file.remove_content(item.completed.spool)
+            item.completed = replace(item.completed, file=file.log_only())
 
     def _keep_log(self, item: Item) -> None:
         if not item.is_left and not item.needs_no_log:
@@ -413,11 +451,19 @@ class Persister:
         """The spec to go by, and the fragment under the name it is to have."""
         current = self._spec_now(fragment.journal)
         if current is not None and current.create_revision == item.create_revision:
+            if item.is_aside:
+                aside = f".undecided/{item.create_revision}/{fragment.journal}"
+                extra = {**_fields(item), "under": aside}
+                log.warning("nobody can tell whether bytes are part of their journal: they are set aside", extra=extra)
+                return current.spec, replace(fragment, journal=aside)
             return current.spec, fragment
+        if item.resident is not None and not _last_spec(item).fragment.stores:
+            # It never had a place to be set aside in, and went with its journal.
+            return None, fragment
         if self._discard_deleted:
             log.warning("bytes of a deleted journal were discarded, as this broker was told to do", extra=_fields(item))
             return None, fragment
-        spec = JournalSpec.from_proto(journal_pb2.JournalSpec.FromString(item.completed.file.last_spec))
+        spec = _last_spec(item)
         if not spec.fragment.stores:
             raise UnavailableError(
                 f"{fragment.journal} was deleted and its last spec names no store to set its bytes aside in: start the "
@@ -454,6 +500,7 @@ class Persister:
         if file.has_ended:
             await asyncio.to_thread(_verify, item.completed, fragment)
         if fragment.codec is CompressionCodec.NONE:
+            self._check_free(item)
             await store.put(fragment.content_path, file.content_fileno(), size=fragment.content_length)
         else:
             if item.compressor is None:
@@ -461,6 +508,7 @@ class Persister:
             if item.compressor.compressed_through > fragment.end:
                 item.compressor.rebuild()
             size = await item.compressor.finish(fragment.end, file.commit_ends)
+            self._check_free(item)
             encoding = "gzip" if fragment.codec is CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION else None
             await store.put(fragment.content_path, file.packed_path, size=size, content_encoding=encoding)
         # The files go only when the store itself says that it has the object.
@@ -489,6 +537,14 @@ class Persister:
                 "path postfix template cannot be used: fragments are stored without a postfix",
                 extra={"journal": journal, "template": template[:256], "error": str(error)},
             )
+
+
+def _last_spec(item: Item) -> JournalSpec:
+    return JournalSpec.from_proto(journal_pb2.JournalSpec.FromString(item.completed.file.last_spec))
+
+
+def _is_shown(item: Item) -> bool:
+    return _is_whole(item) if item.resident is None else not item.is_aside
 
 
 def _is_whole(item: Item) -> bool:

@@ -65,18 +65,22 @@ async def enforce(
     *,
     current_spec: Callable[[str], Awaitable[JournalSpec | None]],
     open_store: Callable[[str], Awaitable[RemovingStore]],
+    announce: Callable[[int], Awaitable[None]],
     dry_run: bool = False,
 ) -> Expired:
     """Remove what is past retention, oldest first, and tell what was removed, or would be.
 
     `current_spec` reads the spec from etcd itself: one that was just raised must not be undercut by a mirror that
-    lags. A failure stops the removal where it is, so that what remains is still a suffix of the journal.
+    lags. A failure stops the removal where it is, so that what remains is still a suffix of the journal. `announce` is
+    told through where bytes are about to go, before any does.
     """
     spec = await current_spec(journal)
     if spec is None:
         return Expired((), "the journal does not exist (any more)")
     head = max((fragment.end for fragment in listed), default=0)
     expired = plan(spec, listed, now_s, head=head)
+    if expired.fragments and not dry_run:
+        await announce(expired.fragments[-1].end)
     for at, fragment in enumerate(expired.fragments, start=1):
         if at % SPEC_READ_EVERY == 0:
             spec = await current_spec(journal)

@@ -33,9 +33,9 @@ class Digest(Protocol):
     def copy(self) -> Digest: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class EpochMark:
-    """Which epoch of which incarnation of a journal a commit belongs to."""
+    """Which epoch of which incarnation of a journal a commit belongs to. Later ones are greater."""
 
     create_revision: int
     number: int
@@ -78,8 +78,8 @@ class Completed:
     """Nothing more will be written to this spool: it is the persister's now."""
 
     spool: Spool
-    # Whether a later record of the same epoch is on disk. If not, this spool's log outlives its upload: without
-    # any record the directory would seem never to have committed in that epoch.
+    # Whether its epoch is over, or a later record of it is on disk. If not, this spool's log outlives its upload:
+    # without any record the directory would seem never to have committed in that epoch.
     is_superseded: bool = False
 
 
@@ -275,15 +275,16 @@ class Spool:
         is_in_epoch = self.copy is not None and self.copy.epoch == proposal.epoch and self.copy.end == empty.begin
         if not is_in_epoch:
             # A record here would say that the bytes up to there are held.
-            return spool, self._handed_on()
+            return spool, self._handed_on(is_over=self.epoch < proposal.epoch)
         # Inside an epoch the directory must at no time seem to have no commit of it.
         whole = Completed(self.rolled_back(), is_superseded=True) if self.fragment.content_length else Abandoned()
         return spool, (Record(spool), _SYNC, whole)
 
-    def _handed_on(self) -> tuple[Effect, ...]:
-        # Even without content, what was recorded in an epoch stays until the epoch is known to be closed.
-        keep = self.fragment.content_length or self.epoch != NO_EPOCH
-        return (Completed(self.rolled_back()),) if keep else (Abandoned(),)
+    def _handed_on(self, *, is_over: bool = False) -> tuple[Effect, ...]:
+        # Even without content, what was recorded in an epoch stays until the epoch is known to be closed: by a proposal
+        # of a later one, at the latest.
+        keep = self.fragment.content_length or (self.epoch != NO_EPOCH and not is_over)
+        return (Completed(self.rolled_back(), is_superseded=is_over),) if keep else (Abandoned(),)
 
     def _emptied(self, empty: Fragment) -> Spool:
         return Spool(empty, self.registers, copy=self.copy, acked_through=self.acked_through, unseen=self.unseen)

@@ -18,9 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakSet
 
+from fragment.spool import EpochMark
 from fragment.spool_budget import SpoolBudget
-from fragment.spool_file import CONTENT_SUFFIX, LOG_SUFFIX, PACKED_SUFFIX, SpoolEndedError, SpoolFile
-from fragment.spool_log import LogEncoder, decode
+from fragment.spool_file import (
+    CONTENT_SUFFIX,
+    DOUBT_SUFFIX,
+    LOG_SUFFIX,
+    PACKED_SUFFIX,
+    SpoolEndedError,
+    SpoolFile,
+    doubt_path,
+)
+from fragment.spool_log import Log, LogEncoder, Tail, decode
 from fragment.spool_recovery import Copy, Worth, classify
 from protocol import duration
 from protocol.errors import GazetteError, UnavailableError, ValidationError
@@ -65,24 +74,33 @@ class RecoveredSpool:
 
     stem: Path
     copy: Copy
-    size_bytes: int
+    # Of the content, and of the log.
+    lengths: tuple[int, int]
     directory: SpoolDirectory
+    # Of a damaged one: through which epoch it may have commits, if an earlier process has found that out.
+    doubted_through: EpochMark | None = None
 
     def reopened(self) -> SpoolFile:
         """Its files, to be read and uploaded. Nothing more is ever written to the content."""
         last = self.copy.last
         assert last is not None, "nothing was ever committed to it"
         directory = self.directory
-        encoder = LogEncoder(directory.boot_id, directory.syncs_commits, last.spec)
-        file = SpoolFile.reopened(self.stem, last.begin, encoder, directory.budget, self.copy.log_length)
-        if self.copy.worth is not Worth.DAMAGED:
+        encoder = LogEncoder(directory.boot_id, directory.syncs_commits, last.create_revision, last.spec)
+        lengths = (*self.lengths, self.copy.log_length)
+        file = SpoolFile.reopened(self.stem, last.begin, encoder, directory.budget, lengths)
+        if self.copy.worth is not Worth.DAMAGED and self.lengths[1] > self.copy.log_length:
             file.cut_log()
         return file
 
+    def doubt(self, through: EpochMark) -> None:
+        """Have later processes know through which epoch it may have commits: later ones are not in it for sure."""
+        text = json.dumps({"create_revision": through.create_revision, "number": through.number})
+        _replace_synced(doubt_path(self.stem), text)
+
     def remove(self) -> None:
-        for suffix in (LOG_SUFFIX, CONTENT_SUFFIX):
+        for suffix in (LOG_SUFFIX, CONTENT_SUFFIX, DOUBT_SUFFIX):
             self.stem.with_name(self.stem.name + suffix).unlink(missing_ok=True)
-        self.directory.budget.shrink(self.size_bytes)
+        self.directory.budget.shrink(sum(self.lengths))
 
 
 class SpoolDirectory:
@@ -111,11 +129,13 @@ class SpoolDirectory:
     def syncs_commits(self) -> bool:
         return self.fsync.commit
 
-    def create(self, fragment: Fragment) -> SpoolFile:
-        """Files for a fragment that begins. Their name is for people; what they hold is in the log."""
+    def create(self, fragment: Fragment, create_revision: int = 0) -> SpoolFile:
+        """Files for a fragment that begins, of that incarnation of its journal. Their name is for people; what they
+        hold is in the log."""
         journal = hashlib.sha1(fragment.journal.encode()).hexdigest()[:12]
         stem = self.path / f"{journal}-{fragment.begin:016x}-{secrets.token_hex(4)}"
-        file = SpoolFile.created(stem, fragment.begin, LogEncoder(self.boot_id, self.syncs_commits), self.budget)
+        encoder = LogEncoder(self.boot_id, self.syncs_commits, create_revision)
+        file = SpoolFile.created(stem, fragment.begin, encoder, self.budget)
         with self._files_lock:
             self._files.add(file)
         if self.syncs_commits:
@@ -133,10 +153,13 @@ class SpoolDirectory:
         for packed in self.path.glob(f"*{PACKED_SUFFIX}"):
             packed.unlink()
         for stem in self._stems():
-            files = [stem.with_name(stem.name + suffix) for suffix in (LOG_SUFFIX, CONTENT_SUFFIX)]
-            size_bytes = sum(file.stat().st_size for file in files if file.exists())
-            self.budget.grow(size_bytes)
-            yield RecoveredSpool(stem, self._classified(stem), size_bytes, self)
+            content, log = (_size(stem.with_name(stem.name + suffix)) for suffix in (CONTENT_SUFFIX, LOG_SUFFIX))
+            self.budget.grow(content + log)
+            yield RecoveredSpool(stem, self._classified(stem), (content, log), self, _read_doubt(stem))
+
+    def stem_count(self) -> int:
+        """How many an earlier process left."""
+        return len(self._stems())
 
     def sync_dirty(self) -> list[SpoolEndedError]:
         """Sync every spool that was written since the last time. A spool whose sync fails has ended, and is told."""
@@ -161,13 +184,19 @@ class SpoolDirectory:
         return sorted({path.with_suffix("") for path in self.path.iterdir() if path.suffix in suffixes})
 
     def _classified(self, stem: Path) -> Copy:
+        """A file that cannot be read is worth as much as one that reads wrong: one bad sector must not keep a broker
+        from starting."""
         log_path, content_path = (stem.with_name(stem.name + suffix) for suffix in (LOG_SUFFIX, CONTENT_SUFFIX))
-        log = decode(log_path.read_bytes() if log_path.exists() else b"")
-        if not content_path.exists():
-            return classify(log, (), 0, self.boot_id)
-        with content_path.open("rb") as content:
-            length = os.fstat(content.fileno()).st_size
-            return classify(log, iter(lambda: content.read(_READ_BYTES), b""), length, self.boot_id)
+        log = Log((), Tail.DAMAGED, 0)
+        try:
+            log = decode(log_path.read_bytes() if log_path.exists() else b"")
+            if not content_path.exists():
+                return classify(log, (), 0, self.boot_id)
+            with content_path.open("rb") as content:
+                length = os.fstat(content.fileno()).st_size
+                return classify(log, iter(lambda: content.read(_READ_BYTES), b""), length, self.boot_id)
+        except OSError as error:
+            return Copy(Worth.DAMAGED, f"it cannot be read: {error.strerror}", log.records, None, log.length)
 
     def _identify(self) -> tuple[bytes, bool]:
         """The directory's id, and whether it is a new one because content may have been lost."""
@@ -190,13 +219,8 @@ class SpoolDirectory:
         return spool_id, not survived and bool(held or self._stems())
 
     def _write_identity(self, identity: dict[str, object]) -> None:
-        """By rename, and synced whatever the mode: half an identity would be a lost directory."""
-        partial = self.path / f"{_IDENTITY}.partial"
-        with partial.open("w", encoding="utf-8") as file:
-            json.dump(identity, file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(self.path / _IDENTITY)
+        """Synced whatever the mode: half an identity would be a lost directory."""
+        _replace_synced(self.path / _IDENTITY, json.dumps(identity))
         self._sync_entries()
 
     def _sync_entries(self) -> None:
@@ -205,6 +229,29 @@ class SpoolDirectory:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _replace_synced(path: Path, text: str) -> None:
+    """By rename: it is there as a whole, or as it was."""
+    partial = path.with_name(f"{path.name}.partial")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _read_doubt(stem: Path) -> EpochMark | None:
+    """What cannot be read was never found out: then it is found out again, for more epochs than need be."""
+    try:
+        found = json.loads(doubt_path(stem).read_text(encoding="utf-8"))
+        return EpochMark(int(found["create_revision"]), int(found["number"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _locked(path: Path) -> int:

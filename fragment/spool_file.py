@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from pathlib import Path
 
 from fragment.spool import Spool
@@ -21,6 +22,8 @@ CONTENT_SUFFIX = ".content"
 LOG_SUFFIX = ".commits"
 PACKED_SUFFIX = ".packed"
 """Of the object that is being made from the content. It is never trusted after a restart."""
+DOUBT_SUFFIX = ".doubt"
+"""Beside a damaged spool: what was found out about it, as of when it was found."""
 
 END_SPACING_BYTES = 64 << 10
 """How far apart the commit ends are that are kept in memory: appends may be tiny, and there may be millions."""
@@ -30,8 +33,11 @@ class SpoolEndedError(UnavailableError):
     """This spool takes no more writes, ever: what is on disk may not be what was written. Begin another one."""
 
 
+_REOPENING = threading.Lock()
+
+
 class SpoolFile:
-    """Open files of one fragment. They close when the last who holds this lets go."""
+    """The files of one fragment. They close when the last who holds this lets go."""
 
     def __init__(self, stem: Path, begin: int, encoder: LogEncoder, budget: SpoolBudget) -> None:
         """`stem` is the path of both files without suffix; `begin` is where the fragment does."""
@@ -49,7 +55,6 @@ class SpoolFile:
         # Set after a write and cleared before a sync, so that a write beside a periodic sync is never missed.
         self._content_dirty = False
         self._log_dirty = False
-        self._is_released_by_holders = False
         self._log = self._content = -1
 
     @classmethod
@@ -66,21 +71,28 @@ class SpoolFile:
         return file
 
     @classmethod
-    def reopened(cls, stem: Path, begin: int, encoder: LogEncoder, budget: SpoolBudget, log_length: int) -> SpoolFile:
-        """What an earlier process left, which the budget counts already. Its log is good up to `log_length`, where the
-        next record goes."""
+    def reopened(
+        cls, stem: Path, begin: int, encoder: LogEncoder, budget: SpoolBudget, lengths: tuple[int, int, int]
+    ) -> SpoolFile:
+        """What an earlier process left, which the budget counts already: so long is the content, and so long the log,
+        of which so much is good. The files are opened when somebody needs them, since there may be thousands."""
         file = cls(stem, begin, encoder, budget)
-        flags = os.O_RDWR | os.O_CLOEXEC
-        try:
-            file._log = os.open(file.log_path, flags)
-            if file.content_path.exists():
-                file._content = os.open(file.content_path, flags)
-                file._content_length = os.fstat(file._content).st_size
-        except OSError as error:
-            raise _unavailable("open", stem, error) from error
-        file._log_length = log_length
-        file._counted = file._content_length + os.fstat(file._log).st_size
+        file._content_length, log_length, file._log_length = lengths
+        file._counted = file._content_length + log_length
         return file
+
+    def _reopen(self) -> None:
+        with _REOPENING:
+            if self._log >= 0:
+                return
+            flags = os.O_RDWR | os.O_CLOEXEC
+            try:
+                log = os.open(self.log_path, flags)
+                if self.content_path.exists():
+                    self._content = os.open(self.content_path, flags)
+                self._log = log
+            except OSError as error:
+                raise _unavailable("open", self.stem, error) from error
 
     @property
     def content_path(self) -> Path:
@@ -115,6 +127,8 @@ class SpoolFile:
     def record(self, spool: Spool, spec: bytes, *, persisted: bool = False) -> None:
         """Append a commit record. If that fails, the log ends where it did before."""
         self._check_open()
+        if self._log < 0:
+            self._reopen()
         frame = self._encoder.encode(spool, spec, persisted=persisted)
         try:
             _pwrite_all(self._log, frame, self._log_length)
@@ -153,19 +167,28 @@ class SpoolFile:
 
     def read(self, position: int, length: int) -> bytes:
         """Up to `length` bytes at `position`, as many as there are."""
+        if self._log < 0:
+            self._reopen()
         return os.pread(self._content, length, position)
 
     def commit_at(self, end: int) -> Fragment | None:
         """The greatest commit at or below `end`, by the log: where the content is cut if its epoch is closed there."""
+        if self._log < 0:
+            self._reopen()
         records = decode(os.pread(self._log, self._log_length, 0)).records
         return next((fragment_at(record) for record in reversed(records) if self.begin < record.end <= end), None)
 
     def cut_log(self) -> None:
         """Without what a crash has left after the last whole record: the next one would count as damage."""
-        os.ftruncate(self._log, self._log_length)
+        try:
+            os.truncate(self.log_path, self._log_length)
+        except OSError as error:
+            raise _unavailable("write", self.stem, error) from error
 
     def content_fileno(self) -> int:
         """For whoever sends or compresses the content. Valid while this object is held."""
+        if self._log < 0:
+            self._reopen()
         return self._content
 
     @property
@@ -176,7 +199,7 @@ class SpoolFile:
     def remove(self) -> None:
         """Unlink the files. Open descriptors stay good for those who are still reading."""
         # The log first: should the process die in between, content without one counts as never committed.
-        for path in (self.log_path, self.content_path, self.packed_path):
+        for path in (self.log_path, self.content_path, self.packed_path, doubt_path(self.stem)):
             path.unlink(missing_ok=True)
         self._release(self._counted)
 
@@ -191,9 +214,15 @@ class SpoolFile:
             path.unlink(missing_ok=True)
         self._release(min(self._content_length, self._counted))
 
-    def keep_until_released(self) -> None:
-        """Leave the files to those who read them: they go with the last holder. Nobody waits for their upload."""
-        self._is_released_by_holders = True
+    def log_only(self) -> SpoolFile:
+        """For whoever still needs the log, once the content was removed: that is gone with those who read it."""
+        file = SpoolFile(self.stem, self.begin, self._encoder, self._budget)
+        file._log_length, file._counted, file._ended = self._log_length, self._counted, self._ended
+        self._counted = 0
+        return file
+
+    def keep_for_good(self) -> None:
+        """The files are all there is of their bytes: nobody waits for their upload."""
         self._release(self._counted)
 
     def _count(self, count: int) -> None:
@@ -220,11 +249,13 @@ class SpoolFile:
             raise self._ended_error() from error
 
     def __del__(self) -> None:
-        if self._is_released_by_holders:
-            self.remove()
         for descriptor in (self._log, self._content):
             if descriptor >= 0:
                 os.close(descriptor)
+
+
+def doubt_path(stem: Path) -> Path:
+    return stem.with_name(stem.name + DOUBT_SUFFIX)
 
 
 def _pwrite_all(descriptor: int, data: bytes | memoryview, position: int) -> None:

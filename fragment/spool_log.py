@@ -15,7 +15,7 @@ from zlib import crc32
 
 from google.protobuf.message import DecodeError
 
-from fragment.spool import EpochMark, Spool
+from fragment.spool import NO_EPOCH, EpochMark, Spool
 from protocol.codec import CompressionCodec
 from protocol.errors import ValidationError
 from protocol.fragment import NO_SUM
@@ -37,6 +37,8 @@ class CommitRecord:
     """One commit: what the spool was, when, and under which start of the machine."""
 
     journal: str
+    # The incarnation of the journal, of which `epoch` says nothing where none is kept.
+    create_revision: int
     epoch: EpochMark
     begin: int
     end: int
@@ -57,10 +59,11 @@ class LogEncoder:
     """Makes the frames of one log. What its records share is encoded once: a commit should cost little more
     than the write of its record."""
 
-    def __init__(self, boot_id: bytes, synced: bool, last_spec: bytes | None = None) -> None:
-        """`last_spec` is that of the log's last record, where there is one already."""
+    def __init__(self, boot_id: bytes, synced: bool, create_revision: int = 0, last_spec: bytes | None = None) -> None:
+        """`create_revision` is that of the journal; `last_spec` that of the log's last record, where there is one."""
         self.synced = synced
         self._boot_id = boot_id
+        self._create_revision = create_revision
         self._shared_key: object = None
         self._shared = b""
         self._last_spec = last_spec
@@ -105,7 +108,7 @@ class LogEncoder:
         return spool_pb2.SpoolRecord(
             version=VERSION,
             journal=spool.fragment.journal,
-            create_revision=spool.epoch.create_revision,
+            create_revision=spool.epoch.create_revision or self._create_revision,
             epoch=spool.epoch.number,
             begin=spool.fragment.begin,
             codec=journal_pb2.CompressionCodec.ValueType(spool.fragment.codec),
@@ -176,7 +179,8 @@ def _record(payload: bytes, before: CommitRecord | None) -> CommitRecord | None:
     spec = message.spec.SerializeToString() if message.HasField("spec") else None
     record = CommitRecord(
         _shared(message.journal, before.journal if before else None),
-        _shared(EpochMark(message.create_revision, message.epoch), before.epoch if before else None),
+        message.create_revision,
+        _shared(_mark(message), before.epoch if before else None),
         message.begin,
         message.end,
         message.sum or NO_SUM,
@@ -192,6 +196,10 @@ def _record(payload: bytes, before: CommitRecord | None) -> CommitRecord | None:
     if before and (record.journal, record.begin) != (before.journal, before.begin):
         return None
     return record if before is None or record.end >= before.end else None
+
+
+def _mark(message: spool_pb2.SpoolRecord) -> EpochMark:
+    return EpochMark(message.create_revision, message.epoch) if message.epoch else NO_EPOCH
 
 
 def _shared(value: T, before: T | None) -> T:

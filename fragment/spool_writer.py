@@ -43,7 +43,7 @@ class CompletedSpool:
 
     spool: Spool
     file: SpoolFile
-    # Whether a later record of the same epoch is on disk, so that this one's log may go.
+    # Whether its epoch is over, or a later record of it is on disk: then this one's log may go with its content.
     is_superseded: bool = False
 
 
@@ -59,9 +59,13 @@ class Performed:
 class SpoolWriter:
     """A Spool, its files, and nothing else."""
 
-    def __init__(self, journal: str, directory: SpoolDirectory, spec: Callable[[], bytes]) -> None:
-        """`spec` gives the journal's current spec as protobuf: a copy that outlives it must know where to go."""
+    def __init__(
+        self, journal: str, directory: SpoolDirectory, spec: Callable[[], bytes], create_revision: int = 0
+    ) -> None:
+        """`spec` gives the journal's current spec as protobuf: a copy that outlives it must know where to go, and of
+        which incarnation it is."""
         self.spool = Spool.fresh(journal)
+        self._create_revision = create_revision
         self._directory = directory
         self._spec = spec
         self._file: SpoolFile | None = None
@@ -152,7 +156,7 @@ class SpoolWriter:
 
     def _write(self, write: Write) -> None:
         if self._file is None:
-            self._file = self._directory.create(self.spool.fragment)
+            self._file = self._directory.create(self.spool.fragment, self._create_revision)
         self._file.write(write.position, write.data)
 
     def _sync(self) -> None:
@@ -163,7 +167,7 @@ class SpoolWriter:
         """Record into the file of that fragment, which a roll may be just beginning."""
         file = self._file
         if file is None or file.begin != spool.fragment.begin:
-            file = self._begun = self._directory.create(spool.fragment)
+            file = self._begun = self._directory.create(spool.fragment, self._create_revision)
         file.record(spool, self._spec())
 
     def _hand_on(self, spool: Spool, is_superseded: bool) -> CompletedSpool | None:

@@ -34,6 +34,8 @@ ORDERS = "name:prefix=acme/orders/"
 VICTIM_OF = "acme/orders/part-000"
 STEP_S = 120.0
 """No step may take longer."""
+LOG_LINES = 6
+"""Of each process, if something goes wrong."""
 
 _GAZCTL = (sys.executable, "-m", "gazctl.main")
 _LOOK_S = 0.05
@@ -53,7 +55,7 @@ def main(events: int, keep: bool) -> None:
         asyncio.run(_Demo(folder, events).run())
     except (DemoError, GazetteError, OSError, TimeoutError) as error:
         click.echo(click.style(f"\nThe demo failed: {str(error) or type(error).__name__}", fg="red"), err=True)
-        click.echo(f"What the cluster logged is in {folder / 'cluster' / 'logs'}.", err=True)
+        _show_logs(folder / "cluster" / "logs")
         sys.exit(1)
     if keep:
         click.echo(f"\nAll of it is still in {folder}; `gazctl up --dir {folder / 'cluster'}` brings it back.")
@@ -248,6 +250,14 @@ class _Demo:
             code = await process.wait()
         if code != 0:
             raise DemoError(f"a command ended with code {code}")
+
+
+def _show_logs(folder: Path) -> None:
+    """The end of what each process has logged, and where the rest is."""
+    click.echo(f"What the cluster logged is in {folder}. It ends with:", err=True)
+    for path in sorted(folder.glob("*.log")):
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]:
+            click.echo(f"{path.stem}: {line[:300]}", err=True)
 
 
 def _say(title: str) -> None:

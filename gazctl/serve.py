@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import random
@@ -109,7 +108,7 @@ def serve(**given: Any) -> None:
         settings = _settings(given)
         for weakness in settings.keys.weaknesses() if settings.keys else ():
             logging.getLogger(__name__).warning("auth keys are weak", extra={"reason": weakness})
-        asyncio.run(run_broker(settings))
+        run_broker(settings)
     except (GazetteError, OSError) as error:
         raise click.ClickException(str(error)) from error
     except BaseExceptionGroup as group:

@@ -16,6 +16,8 @@ from protocol.gen import journal_pb2 as pb
 from protocol.identifier import POSTFIX_BYTES, check_journal, check_path_component, clean_path
 
 OFFSET_MAX = (1 << 63) - 1
+HEAD_MAX = 1 << 62
+"""No journal ends beyond: whoever says so is not believed, as with one more append offsets would not fit the wire."""
 NO_SUM = bytes(20)
 """The digest of an empty fragment: zeros, not the SHA-1 of nothing."""
 

@@ -21,6 +21,7 @@ from protocol.journal_validation import (
     check_append_suspend,
     check_each,
     check_fragment,
+    check_head,
     check_header,
     check_journal_spec,
     check_label_selector,
@@ -127,7 +128,7 @@ def _check_append_opening(message: pb.AppendRequest) -> None:
     if message.HasField("header"):
         checked("Header", check_header, message.header)
     checked("Journal", check_journal, message.journal)
-    check_not_negative("Offset", message.offset)
+    check_head("Offset", message.offset)
     if message.content:
         raise ValidationError("the first message of an append carries no content: send it in the next", "Content")
     if message.HasField("check_registers"):
@@ -226,7 +227,7 @@ def _check_copy(message: epoch_pb2.Copy) -> None:
         checked("SpoolId", check_spool_id, message.spool_id)
     check_not_negative("CreateRevision", message.create_revision)
     check_not_negative("Number", message.number)
-    check_not_negative("End", message.end)
+    check_head("End", message.end)
 
 
 def check_list_request(message: pb.ListRequest) -> None:

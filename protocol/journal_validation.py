@@ -20,6 +20,7 @@ from google.protobuf.duration_pb2 import Duration
 from protocol import duration
 from protocol.endpoint import check_endpoint
 from protocol.errors import ValidationError, checked
+from protocol.fragment import HEAD_MAX
 from protocol.fragment_store import FragmentStore
 from protocol.gen import journal_pb2 as pb
 from protocol.identifier import (
@@ -66,6 +67,13 @@ def check_each(field: str, check: Callable[[T], None], values: Iterable[T]) -> N
 def check_not_negative(field: str, number: int) -> None:
     if number < 0:
         raise ValidationError(f"expected a number that is not negative (got {number})", field)
+
+
+def check_head(field: str, offset: int) -> None:
+    """Where a journal ends, or is to go on."""
+    check_not_negative(field, offset)
+    if offset > HEAD_MAX:
+        raise ValidationError(f"expected an offset of at most {HEAD_MAX} (got {offset})", field)
 
 
 def check_status(number: int) -> None:

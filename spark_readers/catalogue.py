@@ -14,6 +14,7 @@ from pathlib import Path
 from broker.client.client import Client
 from broker.client.listing import ListedJournal
 from broker.client.retrying_read import WRITE_HEAD
+from broker.client.settings import ClientSettings
 from fragment.index_refresh import list_journal
 from fragment.remote_listing import RemoteListing
 from fragment.stores.blob_store import ListedObject
@@ -23,7 +24,6 @@ from protocol.errors import ValidationError
 from protocol.fragment import OFFSET_MAX
 from protocol.identifier import check_journal
 from protocol.label import LabelSet
-from spark_readers.fragment_access import client_settings
 from spark_readers.fragment_table import FragmentTable
 from spark_readers.loop_thread import LoopThread
 from spark_readers.read_options import Bound, JournalChoice, ReadOptions
@@ -74,7 +74,10 @@ def listed(
     options: ReadOptions, loop: LoopThread, environ: dict[str, str], read: Mapping[str, int] | None = None
 ) -> dict[str, CataloguedJournal]:
     """Those that are there. Of those `read` up to their ends, as brokers tell, fragments are not asked for."""
-    return loop.run(_of_brokers(options, read or {}) if options.broker else _of_store(options, environ))
+    if options.broker is None:
+        return loop.run(_of_store(options, environ))
+    with options.broker.advised():
+        return loop.run(_of_brokers(options, options.broker.settings(environ, options.file_root), read or {}))
 
 
 def check_chosen(found: Set[str], options: ReadOptions) -> None:
@@ -90,8 +93,10 @@ def check_chosen(found: Set[str], options: ReadOptions) -> None:
             raise ValidationError(f"{where} no journal {missing[0]!r} that was chosen: check its name", option)
 
 
-async def _of_brokers(options: ReadOptions, read: Mapping[str, int]) -> dict[str, CataloguedJournal]:
-    async with Client(settings=client_settings(options)) as client:
+async def _of_brokers(
+    options: ReadOptions, settings: ClientSettings, read: Mapping[str, int]
+) -> dict[str, CataloguedJournal]:
+    async with Client(settings=settings) as client:
         listing = await client.list(_selector(options.journals))
         listed = [journal for journal in listing if options.journals.matches(journal.spec.name)]
         # Ends first: what is stored afterwards is in the listings as well, and what is not is read through brokers.

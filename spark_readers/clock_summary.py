@@ -3,7 +3,7 @@
 Whether a message is to be delivered depends on what its producer wrote before it, and on the first
 acknowledgement after it, which may be many fragments away. The ``Sequencer`` of ``consumer.message`` finds out by
 reading everything in order; tasks of a scan read at the same time. So each stretch is *summarised* by whoever can
-read it; the summaries are *carried* forward in the order of offsets, which tells each task the state of all
+read it; the summaries are *carried* forward in the order of offsets, which tells each task the state of its
 producers where it begins; and *settled* backwards, which tells it what becomes of the transactions that are still
 open where it ends. With both, a ``Sieve`` gives the messages of one stretch that the Sequencer would deliver.
 
@@ -97,14 +97,6 @@ class ProducerSummary:
             return before
         return ProducerCarry(before.last_ack, largest, before.begin if before.is_open else self.pending_begin)
 
-    def settled(self, before: ProducerCarry) -> int | None:
-        """What becomes of the transaction that was open before the stretch; None if that is not told within it."""
-        if self.outside > before.last_ack:
-            return DROPPED
-        if self.ack is None:
-            return None
-        return self.ack if self.ack > before.last_ack else DROPPED
-
 
 Summary = dict[bytes, ProducerSummary]
 """Of a stretch, by producer."""
@@ -132,15 +124,46 @@ def carried(carry: Carry, summary: Summary) -> dict[bytes, ProducerCarry]:
 
 def settlement(carry: Carry, later: Sequence[Summary]) -> dict[bytes, int]:
     """What becomes of the transactions that are open at `carry`, by the stretches that follow it, in order."""
-    settled = {}
+    following: dict[bytes, _Following] = {}
+    for summary in reversed(later):
+        _precede(following, summary)
+    return _fates(carry, following)
+
+
+class _Following(NamedTuple):
+    """Of one producer, all that follows an offset: the largest Clock outside of transactions before its first ACK, and
+    that ACK. No more of it can settle a transaction, whatever state that was opened in."""
+
+    outside: int
+    ack: int | None
+
+    def settled(self, before: ProducerCarry) -> int | None:
+        """What becomes of the transaction that was open before; None if that is not told."""
+        if self.outside > before.last_ack:
+            return DROPPED
+        if self.ack is None:
+            return None
+        return self.ack if self.ack > before.last_ack else DROPPED
+
+
+def _precede(following: dict[bytes, _Following], summary: Summary) -> None:
+    """Moves what follows back to the begin of one more stretch."""
+    for producer, of in summary.items():
+        later = following.get(producer)
+        if of.ack is None and later is not None:
+            following[producer] = _Following(max(of.outside, later.outside), later.ack)
+        else:
+            following[producer] = _Following(of.outside, of.ack)
+
+
+def _fates(carry: Carry, following: Mapping[bytes, _Following]) -> dict[bytes, int]:
+    fates = {}
     for producer, state in carry.items():
-        if state.is_open:
-            for summary in later:
-                fate = summary[producer].settled(state) if producer in summary else None
-                if fate is not None:
-                    settled[producer] = fate
-                    break
-    return settled
+        if state.is_open and producer in following:
+            fate = following[producer].settled(state)
+            if fate is not None:
+                fates[producer] = fate
+    return fates
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,36 +174,31 @@ class Stretch:
     settlement: Settlement = field(default_factory=dict)
 
 
-def stretches(carry: Carry, summaries: Sequence[Summary]) -> tuple[list[Stretch], dict[bytes, ProducerCarry]]:
-    """A Stretch for each of the summaries, which follow each other, and the carry at the end of the last."""
-    carries = [dict(carry)]
-    for summary in summaries:
-        carries.append(carried(carries[-1], summary))
-    # Backwards, the first event that settles a transaction depends on the state it was opened in, so what is kept
-    # by producer is the nearest stretches that have it, not their outcome.
+def stretches(carry: Carry, runs: Sequence[Sequence[Summary]]) -> tuple[list[Stretch], dict[bytes, ProducerCarry]]:
+    """A Stretch for each of the runs, which follow each other and have one summary or more; and the carry at the end
+    of the last.
+
+    A Stretch has the producers of its own run and no others: a journal may have as many as its writers had tasks, and
+    what every task is told of all of them would outgrow the journal.
+    """
+    now = dict(carry)
+    begins: list[dict[bytes, ProducerCarry]] = []
+    ends: list[dict[bytes, ProducerCarry]] = []
+    for summaries in runs:
+        own = {producer for summary in summaries for producer in summary}
+        begins.append({producer: now[producer] for producer in own if producer in now})
+        for summary in summaries:
+            for producer, of in summary.items():
+                now[producer] = of.applied(now.get(producer))
+        ends.append({producer: now[producer] for producer in own if now[producer].is_open})
     found: list[Stretch] = []
-    following: dict[bytes, list[ProducerSummary]] = {}
-    for at in range(len(summaries) - 1, -1, -1):
-        after = carries[at + 1]
-        fates = {}
-        for producer, state in after.items():
-            if state.is_open and producer in following:
-                fate = _first_fate(state, following[producer])
-                if fate is not None:
-                    fates[producer] = fate
-        found.append(Stretch(carries[at], fates))
-        for producer, of in summaries[at].items():
-            following.setdefault(producer, []).append(of)
+    following: dict[bytes, _Following] = {}
+    for summaries, begin, end in zip(reversed(runs), reversed(begins), reversed(ends), strict=True):
+        found.append(Stretch(begin, _fates(end, following)))
+        for summary in reversed(summaries):
+            _precede(following, summary)
     found.reverse()
-    return found, carries[-1]
-
-
-def _first_fate(state: ProducerCarry, following: list[ProducerSummary]) -> int | None:
-    for of in reversed(following):
-        fate = of.settled(state)
-        if fate is not None:
-            return fate
-    return None
+    return found, now
 
 
 def _stepped(state: ProducerCarry, begin: int, clock: int, flags: int) -> ProducerCarry:

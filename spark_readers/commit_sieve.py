@@ -6,7 +6,7 @@ tells what it will be. Acknowledgements themselves are no data and are not deliv
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Generic, TypeVar
 
 from consumer.message.message_uuid import Flags, MessageUUID
@@ -19,11 +19,13 @@ _ACK = int(Flags.ACK_TXN)
 
 
 class _Producer(Generic[T]):
-    __slots__ = ("fate", "last_ack", "max_clock", "waiting")
+    __slots__ = ("begin", "fate", "last_ack", "max_clock", "waiting")
 
-    def __init__(self, last_ack: int, max_clock: int) -> None:
+    def __init__(self, last_ack: int, max_clock: int, begin: int = 0) -> None:
         self.last_ack = last_ack
         self.max_clock = max_clock
+        # In a replay: no message before it is of the transaction that was open.
+        self.begin = begin
         # Messages whose fate is not known yet, with their Clocks; and the fate of the open transaction if it is.
         self.waiting: list[tuple[int, T, int]] = []
         self.fate: int | None = None
@@ -38,7 +40,7 @@ class CommitSieve(Generic[T]):
 
     def __init__(self, carry: Carry, settlement: Settlement, replays: bool = False) -> None:
         self._producers = {
-            producer: _Producer[T](state.last_ack, state.last_ack if replays else state.max_clock)
+            producer: _Producer[T](state.last_ack, state.last_ack if replays else state.max_clock, state.begin or 0)
             for producer, state in carry.items()
             if not replays or producer in settlement
         }
@@ -47,7 +49,7 @@ class CommitSieve(Generic[T]):
         # Of all messages that wait, as the caller measures them.
         self.waiting_size = 0
 
-    def take(self, uuid: MessageUUID | None, message: T, delivered: list[T], size: int = 1) -> None:
+    def take(self, begin: int, uuid: MessageUUID | None, message: T, delivered: list[T], size: int = 1) -> None:
         """Adds to `delivered` what this message brings: itself, or those that waited for it."""
         if uuid is None or uuid[1] == 0:
             if not self._replays:
@@ -59,6 +61,10 @@ class CommitSieve(Generic[T]):
             if self._replays:
                 return
             producer = self._producers[producer_id] = _Producer(clock - 1, clock - 1)
+        elif self._replays and begin < producer.begin:
+            # A replay begins where the oldest of all open transactions does. What this producer acknowledged since
+            # then was delivered in its time, and its state is already that after it.
+            return
         if flags == _CONTINUE:
             self._continue(producer, clock, message, delivered, size)
         elif flags == _ACK:
@@ -109,12 +115,12 @@ class CommitSieve(Generic[T]):
 
 
 def sieved(
-    messages: Sequence[tuple[MessageUUID | None, T]], carry: Carry, settlement: Settlement, replays: bool = False
-) -> list[T]:
-    """What of a stretch is delivered."""
-    sieve = CommitSieve[T](carry, settlement, replays)
-    delivered: list[T] = []
-    for uuid, message in messages:
-        sieve.take(uuid, message, delivered)
+    messages: Iterable[tuple[int, MessageUUID | None]], carry: Carry, settlement: Settlement, replays: bool = False
+) -> list[int]:
+    """What of a stretch is delivered. Messages are known by where they begin."""
+    sieve = CommitSieve[int](carry, settlement, replays)
+    delivered: list[int] = []
+    for begin, uuid in messages:
+        sieve.take(begin, uuid, begin, delivered)
     sieve.end(delivered)
     return delivered

@@ -30,10 +30,11 @@ from fragment.fragment_reader import (
 from fragment.stores.blob_store import BlobNotFoundError
 from fragment.stores.open_stores import OpenStores, StoreSettings
 from fragment.zstd_frames import SeekTable
-from protocol.errors import CorruptError, UnavailableError, ValidationError
+from protocol.errors import CorruptError, InvariantError, UnavailableError, ValidationError
 from protocol.fragment import Fragment
 from protocol.fragment_store import FragmentStore
 from protocol.url import parse_url
+from spark_readers.broker_access import BrokerAccess
 from spark_readers.loop_thread import LoopThread, loop_thread
 from spark_readers.read_options import ReadOptions
 from spark_readers.scan_plan import DataLossError
@@ -42,11 +43,6 @@ CHUNK_BYTES = 1 << 20
 ATTEMPTS_MAX = 4
 PAUSE_S = 0.2
 ACCESSES_MAX = 8
-
-
-def client_settings(options: ReadOptions) -> ClientSettings:
-    addresses = [address.strip() for address in options.broker.split(",") if address.strip()]
-    return ClientSettings.of(*addresses, file_root=options.file_root or None)
 
 
 def object_name(of: Fragment) -> str:
@@ -61,8 +57,10 @@ def object_name(of: Fragment) -> str:
 class FragmentAccess:
     """Of one process and one scan's options. Ask ``fragment_access`` for it."""
 
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
+    def __init__(self, options: ReadOptions, settings: ClientSettings | None = None) -> None:
+        """`settings` are for those who have asked the options for them already."""
+        self._broker = options.broker
+        self._settings = settings or _settings(options)
         self._loop: LoopThread = loop_thread()
         self._file_root = "/" if options.path else options.file_root
         root = Path(self._file_root) if self._file_root else None
@@ -84,9 +82,13 @@ class FragmentAccess:
         def refuse(jump: Jump) -> None:
             raise DataLossError(f"{journal}: [{jump.begin}, {jump.end}) is gone")
 
+        broker, settings = self._asked()
         if self._client is None:
-            self._client = BlockingClient(settings=client_settings(self._options))
-        with self._client.read(journal, begin, end=end, block=False, on_jump=refuse) as reader:
+            self._client = BlockingClient(settings=settings)
+        with (
+            broker.advised(),
+            self._client.read(journal, begin, end=end, block=False, on_jump=refuse) as reader,
+        ):
             yield from reader
             if reader.offset != end:
                 raise DataLossError(f"{journal}: brokers have nothing at {reader.offset}, and had up to {end} before")
@@ -158,9 +160,7 @@ class FragmentAccess:
         attempts = 0
         while begin < end:
             try:
-                current, source = (
-                    await self._signed(of, begin) if self._options.broker else (of, await self._stored(of))
-                )
+                current, source = await self._signed(of, begin) if self._broker else (of, await self._stored(of))
                 async with aclosing(read(current, source, begin, min(end, current.end))) as pieces:
                     async for piece in pieces:
                         yield piece
@@ -176,7 +176,7 @@ class FragmentAccess:
 
     async def _source(self, of: Fragment) -> ByteSource:
         """Of this very fragment: one that has taken its place has other frames, and begins elsewhere."""
-        if not self._options.broker:
+        if self._broker is None:
             return await self._stored(of)
         found, source = await self._signed(of, of.begin)
         if (found.begin, found.end, found.codec) != (of.begin, of.end, of.codec):
@@ -188,11 +188,12 @@ class FragmentAccess:
 
     async def _signed(self, of: Fragment, offset: int) -> tuple[Fragment, ByteSource]:
         """A URL for the fragment that has `offset` now: the planned one may have been replaced by a longer one."""
+        broker, settings = self._asked()
         if self._signer is None or self._urls is None:
-            settings = client_settings(self._options)
             self._urls = FragmentUrls(settings.file_root, settings.connect_s, settings.stall_s)
             self._signer = await Client(settings=settings).__aenter__()
-        told = await self._signer.read_metadata(of.journal, offset)
+        with broker.advised():
+            told = await self._signer.read_metadata(of.journal, offset)
         found = told.fragment
         if found is None or not found.backing_store or not found.begin <= offset < found.end:
             raise _vanished(of)
@@ -204,6 +205,15 @@ class FragmentAccess:
                 "executors cannot open file:// stores of brokers unless they are told where those are", "fileRoot"
             )
         return found, source
+
+    def _asked(self) -> tuple[BrokerAccess, ClientSettings]:
+        if self._broker is None or self._settings is None:
+            raise InvariantError("a scan of a store's own listing has nothing to ask brokers for")
+        return self._broker, self._settings
+
+
+def _settings(options: ReadOptions) -> ClientSettings | None:
+    return None if options.broker is None else options.broker.settings(os.environ, options.file_root)
 
 
 class _File(BlockingSource):
@@ -236,13 +246,17 @@ def _vanished(of: Fragment) -> DataLossError:
     return DataLossError(f"fragment {object_name(of)} has vanished since the scan was planned")
 
 
-_OF_PROCESS: dict[tuple[int, str, str, str], FragmentAccess] = {}
+_OF_PROCESS: dict[tuple[int, BrokerAccess | None, ClientSettings | None, str, str], FragmentAccess] = {}
 
 
 def fragment_access(options: ReadOptions) -> FragmentAccess:
-    """Kept for the process, which Spark uses for many tasks: connections are worth keeping."""
-    key = (os.getpid(), options.broker, options.path, options.file_root)
-    access = _OF_PROCESS.pop(key, None) or FragmentAccess(options)
+    """Kept for the process, which Spark uses for many tasks: connections are worth keeping.
+
+    One with keys or a token that were renewed since is not asked again.
+    """
+    settings = _settings(options)
+    key = (os.getpid(), options.broker, settings, options.path, options.file_root)
+    access = _OF_PROCESS.pop(key, None) or FragmentAccess(options, settings)
     # The one used last is the last to go.
     _OF_PROCESS[key] = access
     while len(_OF_PROCESS) > ACCESSES_MAX:

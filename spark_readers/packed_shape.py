@@ -39,6 +39,21 @@ def looks_whole(of: Fragment, path: Path) -> bool:
                 return False
 
 
+def checks_itself(path: Path) -> bool:
+    """Whether every frame of a zstandard file that looks whole has a checksum, which whoever unpacks it verifies."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        at, size = 0, len(data)
+        while at < size:
+            (magic,) = unpack_from("<I", data, at)
+            if magic != ZSTD_MAGIC:
+                at += 8 + unpack_from("<I", data, at + 4)[0]
+            elif not data[at + 4] >> 2 & 1:
+                return False
+            else:
+                at = _frame_end(data, at, size)
+    return True
+
+
 def _gzip_content_bytes(data: mmap.mmap, size: int) -> int:
     """As the members say, each in its last four bytes, as 32 bits.
 

@@ -37,6 +37,8 @@ def connection() -> duckdb.DuckDBPyConnection:
     if not _OF_PROCESS or _OF_PROCESS[0][0] != os.getpid():
         opened = duckdb.connect(config={"threads": 1, "memory_limit": MEMORY_LIMIT})
         opened.execute("SET TimeZone = 'UTC'")
+        # Nobody looks at a worker's terminal: it would fill its log.
+        opened.execute("SET enable_progress_bar = false")
         _OF_PROCESS[:] = [(os.getpid(), opened)]
     return _OF_PROCESS[0][1]
 

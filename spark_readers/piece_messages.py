@@ -63,16 +63,12 @@ def _of_piece(
     begin: int | None,
     made: Callable[[Iterator[bytes], int, int, bool], Iterator[_T]],
 ) -> Iterator[_T]:
-    aligned = begin is not None or piece.begin == piece.first
-    at = piece.begin if begin is None else begin
-    end, last = piece.end, piece.last
     of = piece.fragment
-    if of is not None and not piece.is_whole_slice and of.codec is CompressionCodec.ZSTANDARD:
-        table = access.seek_table(of)
-        if begin is None:
-            at = _snapped(table, of.begin, piece.begin, piece)
-        end = last = _snapped(table, of.begin, piece.end, piece)
-        aligned = True
+    found, end = piece_bounds(access, piece)
+    at = found if begin is None else begin
+    is_cut = _is_cut_at_frames(piece)
+    aligned = is_cut or begin is not None or piece.begin == piece.first
+    last = end if is_cut else piece.last
     if at >= end:
         return
     # To look for where a message begins, the byte before is needed; bytes are cut anywhere.
@@ -109,6 +105,21 @@ def _chunks(source: Iterator[bytes], at: int) -> Iterator[MessageBatch]:
         at += len(chunk)
 
 
+def piece_bounds(access: FragmentAccess, piece: Piece) -> tuple[int, int]:
+    """Where it begins and ends. Cuts of a zstandard fragment are moved on to the next frame that begins an append,
+    which may be far beyond the piece as it was planned."""
+    of = piece.fragment
+    if of is None or not _is_cut_at_frames(piece):
+        return piece.begin, piece.end
+    table = access.seek_table(of)
+    return _snapped(table, of.begin, piece.begin, piece), _snapped(table, of.begin, piece.end, piece)
+
+
+def _is_cut_at_frames(piece: Piece) -> bool:
+    of = piece.fragment
+    return of is not None and not piece.is_whole_slice and of.codec is CompressionCodec.ZSTANDARD
+
+
 def _snapped(table: SeekTable | None, base: int, offset: int, piece: Piece) -> int:
     """The first frame at or after `offset` that begins an append. Without a table the first piece has it all."""
     if offset <= piece.first or offset >= piece.last:
@@ -127,9 +138,12 @@ def summarise_run(
 
     def messages() -> Iterator[tuple[int, object]]:
         for piece in run.pieces:
-            if begin is not None and piece.end <= begin:
-                continue
-            from_begin = begin if begin is not None and piece.begin < begin else None
+            from_begin = None
+            if begin is not None:
+                at, end = piece_bounds(access, piece)
+                if end <= begin:
+                    continue
+                from_begin = begin if at < begin else None
             try:
                 for batch in piece_messages(access, run.journal, piece, options.framing, from_begin):
                     for at, uuid in zip(batch.begins, extract(list(batch.payloads)), strict=True):

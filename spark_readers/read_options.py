@@ -18,11 +18,11 @@ from protocol.errors import ValidationError
 from protocol.fragment import OFFSET_MAX
 from protocol.identifier import check_journal
 from protocol.selector import LabelSelector
+from spark_readers.broker_access import SECURITY_OPTIONS, BrokerAccess, refuse_secret
 
 SPLIT_BYTES = 128 << 20
 """Of content to a task, as Spark itself cuts files."""
 SPLIT_BYTES_MIN = 1 << 10
-SIGNATURE_TTL_S = 3600.0
 LISTING_INTERVAL_MS = 1000
 
 _SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -77,7 +77,7 @@ class JournalChoice:
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     # Exactly one of these two is given.
-    broker: str = ""
+    broker: BrokerAccess | None = None
     path: str = ""
     journals: JournalChoice = JournalChoice()
     starting: Offsets = Bound.EARLIEST
@@ -117,6 +117,7 @@ class ReadOptions:
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
         given = {}
         for name, text in options.items():
+            refuse_secret(name)
             known = _KNOWN.get(name.lower())
             if known is None:
                 near = get_close_matches(name.lower(), _KNOWN, 1)
@@ -137,11 +138,16 @@ def _parsed(given: Mapping[str, str]) -> ReadOptions:
             "s3://bucket/prefix/, " + ("but not both" if broker else "and got neither"),
             "broker",
         )
+    for name in SECURITY_OPTIONS:
+        if path and given.get(name, "").strip():
+            raise ValidationError(
+                "only brokers ask who is there, and a path is read without them: leave it out, or give broker", name
+            )
     framing = _of(Framing, "framing", given.get("framing", "lines"))
     if framing is Framing.BYTES and given.get("isolation", "").strip().lower() == "read_committed":
         raise ValidationError("bytes have no messages to sequence: expected read_uncommitted, or nothing", "isolation")
     options = ReadOptions(
-        broker,
+        BrokerAccess.of(given) if broker else None,
         path and _store_url(path),
         _journals(given, bool(broker)),
         _offsets("startingOffsets", given.get("startingOffsets", "earliest")),
@@ -198,7 +204,7 @@ def _check_together(options: ReadOptions, given: Mapping[str, str]) -> None:
 _KNOWN = {
     name.lower(): name
     for name in (
-        *("broker", "path", "journal", "journals", "journalPattern", "selector"),
+        *("broker", "path", "journal", "journals", "journalPattern", "selector", *SECURITY_OPTIONS),
         *("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp"),
         *("framing", "isolation", "uuidField", "splitSize", "failOnDataLoss", "includeMetadata", "mode"),
         *("tail", "verifySha1", "fileRoot", "descriptorFile", "messageName", "where"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -139,6 +139,20 @@ class RowBuffer:
                 return conformed(pa.array(micros, pa.timestamp("us", "UTC")), field.type)
             case name:
                 return _repeated(_of_place(name), self._places, field.type)
+
+
+def gathered(arrays: Iterable[pa.Array], count_min: int) -> Iterator[pa.Array]:
+    """The same values in as few arrays as have so many each: every batch costs Spark a good part of a millisecond."""
+    held: list[pa.Array] = []
+    count = 0
+    for array in arrays:
+        held.append(array)
+        count += len(array)
+        if count >= count_min:
+            yield pa.concat_arrays(held)
+            held, count = [], 0
+    if count:
+        yield pa.concat_arrays(held)
 
 
 def _of_place(name: str) -> Callable[[Place], Any]:

@@ -6,20 +6,18 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 from spark_readers.catalogue import catalogue
-from spark_readers.clock_summary import stretches
 from spark_readers.fragment_access import FragmentAccess, fragment_access
 from spark_readers.fragment_task import FragmentTask, Run
 from spark_readers.json_schema import infer
 from spark_readers.loop_thread import loop_thread
 from spark_readers.message_batches import PartialMessageError
-from spark_readers.piece_messages import extractor_of, piece_messages, summarise_run
+from spark_readers.piece_messages import piece_messages
 from spark_readers.read_options import ReadOptions
+from spark_readers.run_summaries import sequenced_from, summarised
 from spark_readers.scan_plan import JournalScan, TaskPacker, cut, loss_of, open_bytes_of, plan_journal
 
 log = logging.getLogger(__name__)
@@ -74,12 +72,7 @@ def plan_tasks(options: ReadOptions) -> list[bytes]:
 
 def sequenced(runs: Sequence[Run], options: ReadOptions) -> list[Run]:
     """Runs of one journal, in order, each with the carry it begins with and what becomes of what it leaves open."""
-    access: FragmentAccess = fragment_access(options)
-    extract = extractor_of(options)
-    with ThreadPoolExecutor(SUMMARIES_AT_ONCE_MAX, thread_name_prefix="summaries") as threads:
-        summaries = list(threads.map(lambda run: summarise_run(access, run, options, extract), runs))
-    found, _ = stretches({}, summaries)
-    return [replace(run, stretch=stretch) for run, stretch in zip(runs, found, strict=True)]
+    return sequenced_from({}, summarised(runs, options))[0]
 
 
 def inferred_schema(options: ReadOptions) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from protocol.codec import CompressionCodec
 from protocol.errors import CorruptError, ValidationError
 from protocol.fragment import Fragment
 from spark_readers.fragment_task import FragmentTask, Piece, Run
-from spark_readers.path_keys import admits, path_keys, period
+from spark_readers.path_keys import Period, admits, path_keys, period
 from spark_readers.read_options import Bound, Framing, Offsets, ReadOptions
 
 LOCAL_OPEN_BYTES = 32 << 10
@@ -101,9 +101,9 @@ def _bounds(
     begin = _offset(journal, options.starting, earliest, latest, earliest)
     end = _offset(journal, options.ending, earliest, latest, latest)
     if options.starting_s is not None:
-        begin = _begin_at(cover, options.starting_s, latest)
+        begin = _frontier(cover, options.starting_s, earliest)
     if options.ending_s is not None:
-        end = _end_at(cover, options.ending_s, begin)
+        end = _frontier(cover, options.ending_s, earliest)
     known = max(latest, fresh.end, write_head or 0)
     for name, offset in (("startingOffsets", begin), ("endingOffsets", end)):
         if offset > known:
@@ -119,27 +119,22 @@ def _offset(journal: str, offsets: Offsets, earliest: int, latest: int, default:
     return earliest if offsets is Bound.EARLIEST else latest
 
 
-def _begin_at(cover: CoverSet, time_s: int, latest: int) -> int:
-    """Of the first fragment that may hold what was appended at that time or later.
+def _frontier(cover: CoverSet, time_s: int, earliest: int) -> int:
+    """Up to where all was appended before that time, as far as that can be told: what is read until then ends there,
+    and what is read from then on begins there, so that two such scans have each byte once.
 
     A fragment is stored after its last append; and its last append is before the first one of the next, of which
-    the path may tell the hour. That also holds for copies of a store, whose modification times tell nothing.
+    the path may tell the hour. That also holds for copies of a store, whose modification times tell nothing. What is
+    not stored yet, or stored at no known time, may be as new as can be.
     """
-    periods = [period(path_keys(of.path_postfix)) for of in cover]
-    for at, of in enumerate(cover):
-        following = periods[at + 1] if at + 1 < len(periods) else None
-        if of.mod_time >= time_s and (following is None or following.end > time_s):
-            return of.begin
-    return latest
-
-
-def _end_at(cover: CoverSet, time_s: int, begin: int) -> int:
-    """Of the last fragment that was stored before that time, and had its first append before it."""
+    following: Period | None = None
     for of in reversed(list(cover)):
-        told = period(path_keys(of.path_postfix))
-        if of.mod_time < time_s and (told is None or told.begin < time_s):
+        own = period(path_keys(of.path_postfix))
+        is_old = 0 < of.mod_time < time_s and (own is None or own.begin < time_s)
+        if is_old or (following is not None and following.end <= time_s):
             return of.end
-    return begin
+        following = own
+    return earliest
 
 
 def _fill(gap: Gap, fresh: CoverSet, tail_begin: int, tail_end: int) -> Iterator[Piece | Gap]:
@@ -163,7 +158,7 @@ def _split(of: Fragment, begin: int, end: int, options: ReadOptions) -> Iterator
     """Raw fragments are cut anywhere and zstandard ones near where frames begin: whoever reads a piece looks for the
     next message or frame, and those who read the pieces beside it find the same."""
     count = -(-(end - begin) // options.split_bytes)
-    if count <= 1 or not _can_split(of.codec, options.framing):
+    if count <= 1 or not _can_split(of.codec, options):
         yield Piece(of, begin, end, begin, end)
         return
     cuts = [begin + (end - begin) * at // count for at in range(count + 1)]
@@ -171,10 +166,11 @@ def _split(of: Fragment, begin: int, end: int, options: ReadOptions) -> Iterator
         yield Piece(of, cuts[at], cuts[at + 1], begin, end)
 
 
-def _can_split(codec: CompressionCodec, framing: Framing) -> bool:
+def _can_split(codec: CompressionCodec, options: ReadOptions) -> bool:
     if codec is CompressionCodec.NONE:
-        # A newline may be within a quoted field, and the magic word of a frame within another's payload.
-        return framing in (Framing.BYTES, Framing.LINES, Framing.JSON)
+        # Of a part of raw bytes there is no sum. A newline may be within a quoted field, and the magic word of a frame
+        # within another's payload.
+        return not options.verify_sha1 and options.framing in (Framing.BYTES, Framing.LINES, Framing.JSON)
     return codec is CompressionCodec.ZSTANDARD
 
 

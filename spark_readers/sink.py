@@ -106,7 +106,7 @@ class JournalStreamWriter(DataSourceStreamArrowWriter):
 def write_task(options: SinkOptions, journals: Sequence[str], batches: Iterator[pa.RecordBatch]) -> TaskWrites:
     producer = producer_id(os.urandom(_PRODUCER_BYTES))
     framing = RowFraming(options, journals, producer)
-    with BlockingClient(settings=options.settings) as client:
+    with _client(options) as client:
         appends = client.append_service(retry=_RETRY, pending_bytes_max=PENDING_BYTES_MAX)
         begun: set[str] = set()
         try:
@@ -122,6 +122,13 @@ def write_task(options: SinkOptions, journals: Sequence[str], batches: Iterator[
     return TaskWrites(producer, framing.writes, _streaming_query())
 
 
+@contextlib.contextmanager
+def _client(options: SinkOptions) -> Iterator[BlockingClient]:
+    """With the keys or the token that this machine has now."""
+    with options.broker.advised(), BlockingClient(settings=options.broker.settings(os.environ)) as client:
+        yield client
+
+
 def _framed(framing: RowFraming, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, bytes]]:
     for batch in batches:
         yield from framing.feed(batch, time.time_ns())
@@ -132,7 +139,7 @@ def commit_writes(options: SinkOptions, writes: Sequence[TaskWrites], version: i
     if not options.framing.has_uuids:
         return
     acks = _acks(options, writes)
-    with BlockingClient(settings=options.settings) as client:
+    with _client(options) as client:
 
         def send(acks: Mapping[str, str]) -> None:
             appends = client.append_service(retry=_RETRY)
@@ -159,7 +166,8 @@ def abort_writes(options: SinkOptions, messages: Sequence[WriterCommitMessage | 
     then acknowledgements may be stored, and are going to be appended.
     """
     if options.framing.has_uuids and None in messages:
-        with BlockingClient(settings=options.settings) as client:
+        # Nothing is wrong if it fails, and why the write has failed is what people should see.
+        with contextlib.suppress(GazetteError), _client(options) as client:
             done = [message for message in messages if isinstance(message, TaskWrites)]
             _roll_back(options, client.append_service(retry=_RETRY), done)
 
@@ -222,9 +230,11 @@ def _columns(schema: StructType) -> dict[str, str]:
 
 
 def _journals(options: SinkOptions) -> tuple[str, ...]:
+    # A driver without its token would find out when all rows are written and it is to acknowledge them.
+    options.broker.settings(os.environ)
     if not options.selector:
         return options.journals
-    with BlockingClient(settings=options.settings) as client:
+    with _client(options) as client:
         journals = tuple(client.list(options.selector).names)
     if not journals:
         raise ValidationError(f"no journal matches {options.selector!r}: create some first", "selector")

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
-from broker.client.settings import ClientSettings
 from protocol.errors import ValidationError, checked
 from protocol.identifier import check_journal, check_token
 from protocol.selector import LabelSelector
+from spark_readers.broker_access import SECURITY_OPTIONS, BrokerAccess, refuse_secret
 
 UUID_FIELD = "UUID"
 VALUE_COLUMN = "value"
@@ -20,7 +20,7 @@ APP_BYTES = (2, 60)
 _TRANSACTION = ("txnAppId", "txnVersion", "commitJournal")
 _KNOWN = (
     *("broker", "journal", "journals", "selector", "journalColumn", "keyColumn", "mapping"),
-    *("framing", "uuidField", "jsonColumn", *_TRANSACTION),
+    *("framing", "uuidField", "jsonColumn", *_TRANSACTION, *SECURITY_OPTIONS),
 )
 # Spark's own, and those that come along where a DataFrame was made of our tables with the same options.
 _PASSED_OVER = ("path", "checkpointLocation", "queryName", "outputMode")
@@ -70,7 +70,7 @@ class SinkOptions:
     ('UUID',)
     """
 
-    settings: ClientSettings
+    broker: BrokerAccess
     framing: SinkFraming
     uuid_path: tuple[str, ...]
     # One of these three says where rows go.
@@ -104,7 +104,7 @@ class SinkOptions:
                 "a key chooses among the journals of `journals` or `selector`: leave it out, or give those", "keyColumn"
             )
         return cls(
-            _settings(options),
+            BrokerAccess.of({name: options.text(name) for name in ("broker", *SECURITY_OPTIONS)}),
             framing,
             _uuid_path(options, framing, columns),
             journals,
@@ -129,6 +129,8 @@ class _Options:
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = {name.lower(): value.strip() for name, value in given.items()}
         known = {name.lower() for name in (*_KNOWN, *_PASSED_OVER)}
+        for name in given:
+            refuse_secret(name)
         for name in self._given:
             if name not in known:
                 raise ValidationError(f"no such option of a write: the ones there are: {', '.join(_KNOWN)}", name)
@@ -156,16 +158,6 @@ class _Options:
 def _listed(kind: type[Enum]) -> str:
     *names, last = [str(member.value) for member in kind]
     return f"{', '.join(names)} or {last}"
-
-
-def _settings(options: _Options) -> ClientSettings:
-    addresses = [address.strip() for address in options.text("broker").split(",") if address.strip()]
-    if not addresses:
-        raise ValidationError("expected the address of a broker, such as localhost:8080", "broker")
-    try:
-        return ClientSettings.of(*addresses)
-    except ValidationError as error:
-        raise error.within("broker") from None
 
 
 def _target(options: _Options, columns: Mapping[str, str]) -> tuple[tuple[str, ...], str, str]:

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import NamedTuple
 
-from protocol.errors import CorruptError, UnavailableError
 from spark_readers.catalogue import CataloguedJournal
-from spark_readers.clock_summary import DROPPED, Carry, Stretch, Summary, settlement, stretches
-from spark_readers.fragment_access import fragment_access
-from spark_readers.fragment_task import FragmentTask, Piece, Run
-from spark_readers.piece_messages import extractor_of, summarise_run
+from spark_readers.clock_summary import DROPPED, Carry, Stretch, settlement
+from spark_readers.fragment_task import FragmentTask, Run
 from spark_readers.read_options import ReadOptions
-from spark_readers.scan import SUMMARIES_AT_ONCE_MAX
+from spark_readers.run_summaries import sequenced_from, summarised
 from spark_readers.scan_plan import DataLossError, JournalScan, TaskPacker, cut, loss_of, open_bytes_of
 from spark_readers.stream_backlog import stretch_scan
 from spark_readers.stream_offset import StreamOffset, batch_begin, remembered
@@ -79,47 +75,11 @@ def plan_batch(
 def _sequenced(runs: Sequence[Run], carry: Carry, options: ReadOptions) -> tuple[list[Run], dict[bytes, int], Carry]:
     """The runs, with what each must know; what the batch commits of transactions that were open before it, by producer;
     and the carry at its end."""
-    summarised = _summaries([Run(run.journal, (piece,)) for run in runs for piece in run.pieces], options)
-    kept: list[Run] = []
-    summaries: list[Summary] = []
-    bounds: list[tuple[int, int]] = []
-    of_pieces = iter(summarised)
-    for run in runs:
-        first = len(summaries)
-        pieces: list[Piece] = []
-        for piece in run.pieces:
-            summary = next(of_pieces)
-            if summary is not None:
-                pieces.append(piece)
-                summaries.append(summary)
-        if pieces:
-            kept.append(replace(run, pieces=tuple(pieces)))
-            bounds.append((first, len(summaries) - 1))
-    found, after = stretches(carry, summaries)
-    told = [
-        replace(run, stretch=Stretch(found[first].carry, found[last].settlement))
-        for run, (first, last) in zip(kept, bounds, strict=True)
-    ]
+    found = summarised(runs, options)
+    told, after = sequenced_from(carry, found)
+    summaries = [summary for of in found for summary in of.summaries]
     owed = {producer: fate for producer, fate in settlement(carry, summaries).items() if fate != DROPPED}
     return told, owed, after
-
-
-def _summaries(runs: Sequence[Run], options: ReadOptions) -> list[Summary | None]:
-    """None for what cannot be read, if that is to be passed over: by the tasks as well, so that they agree."""
-    access = fragment_access(options)
-    extract = extractor_of(options)
-
-    def one(run: Run) -> Summary | None:
-        try:
-            return summarise_run(access, run, options, extract)
-        except (CorruptError, UnavailableError) as error:
-            if options.fail_on_data_loss:
-                raise
-            log.warning("a piece of a fragment is skipped, as failOnDataLoss is false: %s", error)
-            return None
-
-    with ThreadPoolExecutor(SUMMARIES_AT_ONCE_MAX, thread_name_prefix="summaries") as threads:
-        return list(threads.map(one, runs))
 
 
 NEXT_STEP = (

@@ -1,34 +1,39 @@
 """The rows of a task, as batches of Arrow: what an executor does.
 
 The way that is taken depends on what is asked for: whole fragments of JSON without metadata are read by DuckDB from
-their files; all else is unpacked and verified by our own decoder. Memory is bounded: by the batches under way, and by
-what waits for its acknowledgement, of which there is a limit.
+files that are verified before, or that it verifies; all else is unpacked and verified by our own decoder. Memory is
+bounded: by the batches under way, and by what waits for its acknowledgement, of which there is a limit.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import groupby
+from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 
+from fragment.heap import keep_freed_memory
 from protocol.codec import CompressionCodec
 from protocol.errors import CorruptError, GazetteError, UnavailableError
+from protocol.fragment import Fragment
 from spark_readers.clock_summary import settlement
 from spark_readers.commit_sieve import CommitSieve
 from spark_readers.fragment_access import FragmentAccess, fragment_access, object_name
 from spark_readers.fragment_task import FragmentTask, Piece, Run
 from spark_readers.local_copy import local_copy
 from spark_readers.message_batches import MessageBatch, PartialMessageError
-from spark_readers.packed_shape import looks_whole
+from spark_readers.packed_shape import checks_itself, looks_whole
 from spark_readers.parse_columns import CORRUPT_RECORD, check_value_schema, read_json_file
 from spark_readers.path_keys import path_keys
-from spark_readers.piece_messages import Extractor, extractor_of, piece_begins, piece_messages, summarise_run
+from spark_readers.piece_messages import Extractor, extractor_of, piece_begins, piece_messages
 from spark_readers.read_options import Framing, Isolation, Mode, ReadOptions
-from spark_readers.row_buffer import METADATA, Message, Place, RowBuffer
+from spark_readers.row_buffer import BATCH_ROWS, METADATA, Message, Place, RowBuffer, gathered
+from spark_readers.run_summaries import run_summaries
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +41,12 @@ WAITING_BYTES_MAX = 64 << 20
 """Of messages whose acknowledgement was not met yet. Beyond it, the rest of the run is looked through for it."""
 FILE_BYTES_MIN = 256 << 10
 """Smaller fragments are read sooner with others than each as a file of its own."""
+BLOCK_BYTES_MAX = 16 << 20
+"""Larger than anything that is made of content on the way."""
 
 
 def task_rows(task: FragmentTask, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    keep_freed_memory(BLOCK_BYTES_MAX)
     reader = _TaskReader(schema, options)
     for run in task.runs:
         yield from reader.run(run)
@@ -84,7 +92,7 @@ class _TaskReader:
                 continue
             place = _place(run, piece)
             if self._wants_places_only:
-                for begins in self._begins(run, piece):
+                for begins in gathered(self._begins(run, piece), BATCH_ROWS):
                     yield self._buffer.placed(begins, place)
                 continue
             for batch in self._messages(run, piece):
@@ -110,7 +118,7 @@ class _TaskReader:
             for batch in self._messages(run, piece):
                 uuids = self._extract(list(batch.payloads))
                 for begin, payload, uuid in zip(batch.begins, batch.payloads, uuids, strict=True):
-                    take(uuid, (begin, payload, uuid, place), delivered, len(payload))
+                    take(begin, uuid, (begin, payload, uuid, place), delivered, len(payload))
                 if sieve.waiting_size > WAITING_BYTES_MAX:
                     self._look_ahead(run, batch.end, sieve, delivered)
                 yield from self._delivered(delivered)
@@ -126,26 +134,29 @@ class _TaskReader:
         delivered.clear()
 
     def _look_ahead(self, run: Run, begin: int, sieve: CommitSieve[Message], delivered: list[Message]) -> None:
-        rest = summarise_run(self._access, run, self._options, self._extract, begin)
-        sieve.settle({**run.stretch.settlement, **settlement(sieve.carry(), [rest])}, delivered)
+        rest = run_summaries(self._access, run, self._options, self._extract, begin).summaries
+        sieve.settle({**run.stretch.settlement, **settlement(sieve.carry(), rest)}, delivered)
 
     def _messages(self, run: Run, piece: Piece) -> Iterator[MessageBatch]:
         if not self._options.fail_on_data_loss and not self._is_readable(run, piece):
             return
         try:
             yield from piece_messages(self._access, run.journal, piece, self._options.framing)
-        except PartialMessageError:
-            if self._options.mode is not Mode.DROPMALFORMED:
-                raise
+        except PartialMessageError as error:
+            self._drop_rest(error)
 
     def _begins(self, run: Run, piece: Piece) -> Iterator[pa.Array]:
         if not self._options.fail_on_data_loss and not self._is_readable(run, piece):
             return
         try:
             yield from piece_begins(self._access, run.journal, piece)
-        except PartialMessageError:
-            if self._options.mode is not Mode.DROPMALFORMED:
-                raise
+        except PartialMessageError as error:
+            self._drop_rest(error)
+
+    def _drop_rest(self, error: PartialMessageError) -> None:
+        if self._options.mode is not Mode.DROPMALFORMED:
+            raise error
+        log.warning("the rest of a piece of a fragment is dropped, as mode is DROPMALFORMED: %s", error)
 
     def _is_readable(self, run: Run, piece: Piece) -> bool:
         """Whether all of it can be read, which is known only when it was: so no row of it is given before."""
@@ -179,15 +190,14 @@ class _TaskReader:
         of = piece.fragment
         assert of is not None
         with ExitStack() as stack:
-            path = self._access.local_path(of)
             try:
-                file = path or stack.enter_context(local_copy(self._access.packed(of)))
-                is_whole = looks_whole(of, file)
+                file = self._verified_file(of, stack)
             except (OSError, GazetteError):
-                file, is_whole = None, False
-            if file is not None and is_whole:
+                file = None
+            if file is not None:
+                path, suffix = file
                 try:
-                    yield from read_json_file(str(file), of.codec.suffix, self._schema)
+                    yield from read_json_file(str(path), suffix, self._schema)
                 except duckdb.Error as error:
                     raise CorruptError(f"{object_name(of)} could not be read: {str(error)[:200]}") from error
                 return
@@ -196,6 +206,25 @@ class _TaskReader:
         for batch in piece_messages(self._access, of.journal, piece, self._options.framing):
             self._buffer.add(batch.payloads, batch.begins, (), place)
             yield from self._full()
+
+    def _verified_file(self, of: Fragment, stack: ExitStack) -> tuple[Path, str] | None:
+        """A file of which DuckDB cannot read wrong rows, and its suffix; None if there is something wrong with it.
+
+        DuckDB verifies the checksums of zstandard frames, but neither those of gzip nor raw bytes. To unpack gzip here,
+        which verifies its SHA-1, and have it read raw takes about as long as to have DuckDB unpack it.
+        """
+        path = self._access.local_path(of)
+        if of.codec is CompressionCodec.ZSTANDARD:
+            packed = path or stack.enter_context(local_copy(self._access.packed(of)))
+            if not looks_whole(of, packed):
+                return None
+            if checks_itself(packed):
+                return packed, of.codec.suffix
+        elif of.codec is CompressionCodec.NONE and path is not None:
+            with path.open("rb") as file:
+                return (path, of.codec.suffix) if hashlib.file_digest(file, "sha1").digest() == of.sum else None
+        content = stack.enter_context(local_copy(self._access.content(of, of.begin, of.end)))
+        return content, CompressionCodec.NONE.suffix
 
 
 _DUCKDB_CODECS = (CompressionCodec.NONE, CompressionCodec.GZIP, CompressionCodec.ZSTANDARD)

@@ -83,10 +83,6 @@ class ListingBuilder:
             raise FailedCallError("a listing ended before it had begun")
         return self._whole()
 
-    @property
-    def is_within(self) -> bool:
-        return self._begun is not None
-
     def _begin(self, message: pb.ListResponse) -> None:
         try:
             validate(message)

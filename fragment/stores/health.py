@@ -138,7 +138,7 @@ class StoreHealth:
         except Exception as error:
             # The libraries of stores raise all sorts of things about URLs that they do not like.
             CHECKS.labels(self._label, "not_opened").inc()
-            return _said(error), True
+            return said(error), True
         try:
             async with asyncio.timeout(CHECK_S_MAX):
                 await self._check(self._store)
@@ -147,7 +147,7 @@ class StoreHealth:
         except (StoreClosedError, InvariantError):
             raise
         except Exception as error:
-            problem = _said(error)
+            problem = said(error)
         else:
             CHECKS.labels(self._label, "ok").inc()
             return None, False
@@ -155,9 +155,11 @@ class StoreHealth:
         return problem, False
 
 
-def _said(error: Exception) -> str:
-    """In words, if they are ours."""
-    return str(error) if isinstance(error, GazetteError) else f"it cannot be used: {type(error).__name__}"
+def said(error: Exception) -> str:
+    """In words, if they are ours: others may show what is secret."""
+    if isinstance(error, GazetteError):
+        return str(error) or type(error).__name__
+    return f"it cannot be used: {type(error).__name__}"
 
 
 async def check_store(store: BlobStore) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from typing import Any
 
@@ -21,6 +22,7 @@ from protocol.journal_tree import hoist
 from protocol.selector import LabelSelector
 
 NONE = "<none>"
+HEADS_S = 2.0
 
 
 @click.command("list", cls=Command)
@@ -53,13 +55,27 @@ def list_command(selector: LabelSelector, watch: bool, **given: Any) -> None:
     Specs below a prefix, to be changed and applied again:
       gazctl journals list -l name:prefix=my/ -o yaml
     """
-    run(given, lambda client: (_watch if watch else _list)(client, selector, given))
+    followed = _watch_heads if given["heads"] else _watch
+    run(given, lambda client: (followed if watch else _list)(client, selector, given))
 
 
 async def _list(client: Client, selector: LabelSelector, given: dict[str, Any]) -> None:
     async with brokers_of(client.settings) as brokers, patience("the list of journals"):
         listed = await list_journals(brokers, selector, heads=given["heads"])
         click.echo(printed(listed, given), nl=False)
+
+
+async def _watch_heads(client: Client, selector: LabelSelector, given: dict[str, Any]) -> None:
+    """By asking again: a watch tells of journals and of who holds them, and not of heads."""
+    shown = ""
+    async with brokers_of(client.settings) as brokers:
+        while True:
+            async with patience("the list of journals"):
+                text = printed(await list_journals(brokers, selector, heads=True), given)
+            if text != shown:
+                click.echo(text, nl=False)
+                shown = text
+            await asyncio.sleep(HEADS_S)
 
 
 async def _watch(client: Client, selector: LabelSelector, given: dict[str, Any]) -> None:
@@ -120,7 +136,13 @@ def holders(head: epoch_pb2.HeadStatus) -> str:
 
 
 def _holder(held: epoch_pb2.HeadStatus.Holder) -> str:
-    return held.member.rpartition("/")[2] or f"{held.spool_id.hex()[:8]} (missing)"
+    name = held.member.rpartition("/")[2] or f"{held.spool_id.hex()[:8]} (missing)"
+    return f"{name} (damaged)" if held.damaged else name
+
+
+def witnesses(head: epoch_pb2.HeadStatus) -> list[str]:
+    """The brokers each of which can tell where the last epoch ends."""
+    return [held.member.rpartition("/")[2] for held in head.holders if held.member and not held.damaged]
 
 
 def proof(head: epoch_pb2.HeadStatus) -> str:
@@ -131,10 +153,16 @@ def proof(head: epoch_pb2.HeadStatus) -> str:
         return "none yet"
     if head.HasField("end"):
         return f"closed at {head.end}"
+    count, there = len(head.holders), len(witnesses(head))
     missing = sum(not held.member for held in head.holders)
-    if missing == len(head.holders):
-        return f"unproven: all {missing} holders are missing"
-    return f"proven, {missing} of {len(head.holders)} holders missing" if missing else "proven"
+    damaged = count - there - missing
+    if not there:
+        return (
+            f"unproven: all {count} holders are missing"
+            if missing == count
+            else (f"unproven: of {count} holders {missing} are missing and {damaged} damaged")
+        )
+    return "proven" if there == count else f"proven, by {there} of {count} holders"
 
 
 def _primary(journal: pb.ListResponse.Journal) -> str:

@@ -107,18 +107,22 @@ class HeadStatus(_message.Message):
 
         SPOOL_ID_FIELD_NUMBER: _builtins.int
         MEMBER_FIELD_NUMBER: _builtins.int
+        DAMAGED_FIELD_NUMBER: _builtins.int
         spool_id: _builtins.bytes
         member: _builtins.str
         """Zone and suffix of the broker that has this spool directory; empty if none is a member."""
+        damaged: _builtins.bool
+        """It found its copy damaged, and cannot tell where the epoch ends."""
         def __init__(
             self,
             *,
             spool_id: _builtins.bytes = ...,
             member: _builtins.str = ...,
+            damaged: _builtins.bool = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["member", b"member", "spool_id", b"spool_id"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["damaged", b"damaged", "member", b"member", "spool_id", b"spool_id"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

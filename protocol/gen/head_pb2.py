@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from protocol.gen import journal_pb2 as protocol_dot_gen_dot_journal__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17protocol/gen/head.proto\x12\tpygazette\x1a\x1aprotocol/gen/journal.proto\"\x86\x02\n\x04Head\x12\x17\n\x0f\x63reate_revision\x18\x01 \x01(\x03\x12)\n\x06\x65pochs\x18\x02 \x03(\x0b\x32\x19.pygazette.Head.HeldEpoch\x12\r\n\x05\x66loor\x18\x03 \x01(\x03\x12\x0c\n\x04void\x18\x04 \x01(\x08\x1a\x9c\x01\n\tHeldEpoch\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\r\n\x05\x62\x65gin\x18\x02 \x01(\x03\x12\x0f\n\x07holders\x18\x03 \x03(\x0c\x12%\n\tregisters\x18\x04 \x01(\x0b\x32\x12.protocol.LabelSet\x12\x10\n\x03\x65nd\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x0e\n\x06\x66orced\x18\x06 \x01(\x08\x12\x0e\n\x06voided\x18\x07 \x01(\x08\x42\x06\n\x04_endb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17protocol/gen/head.proto\x12\tpygazette\x1a\x1aprotocol/gen/journal.proto\"\xaf\x02\n\x04Head\x12\x17\n\x0f\x63reate_revision\x18\x01 \x01(\x03\x12)\n\x06\x65pochs\x18\x02 \x03(\x0b\x32\x19.pygazette.Head.HeldEpoch\x12\r\n\x05\x66loor\x18\x03 \x01(\x03\x12\x0c\n\x04void\x18\x04 \x01(\x08\x12\x16\n\x0epruned_through\x18\x05 \x01(\x03\x1a\xad\x01\n\tHeldEpoch\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\r\n\x05\x62\x65gin\x18\x02 \x01(\x03\x12\x0f\n\x07holders\x18\x03 \x03(\x0c\x12%\n\tregisters\x18\x04 \x01(\x0b\x32\x12.protocol.LabelSet\x12\x10\n\x03\x65nd\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x0e\n\x06\x66orced\x18\x06 \x01(\x08\x12\x0e\n\x06voided\x18\x07 \x01(\x08\x12\x0f\n\x07\x64\x61maged\x18\x08 \x03(\x0c\x42\x06\n\x04_endb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,7 +33,7 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protocol.gen.head_pb2', _gl
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_HEAD']._serialized_start=67
-  _globals['_HEAD']._serialized_end=329
-  _globals['_HEAD_HELDEPOCH']._serialized_start=173
-  _globals['_HEAD_HELDEPOCH']._serialized_end=329
+  _globals['_HEAD']._serialized_end=370
+  _globals['_HEAD_HELDEPOCH']._serialized_start=197
+  _globals['_HEAD_HELDEPOCH']._serialized_end=370
 # @@protoc_insertion_point(module_scope)

@@ -34,6 +34,7 @@ class Head(_message.Message):
         END_FIELD_NUMBER: _builtins.int
         FORCED_FIELD_NUMBER: _builtins.int
         VOIDED_FIELD_NUMBER: _builtins.int
+        DAMAGED_FIELD_NUMBER: _builtins.int
         number: _builtins.int
         begin: _builtins.int
         end: _builtins.int
@@ -52,6 +53,10 @@ class Head(_message.Message):
         def registers(self) -> _journal_pb2.LabelSet:
             """Those at begin while the epoch is open, those at end once it is closed."""
 
+        @_builtins.property
+        def damaged(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+            """Of the holders, those that found their copy damaged: they are there, and yet cannot tell where the epoch ends."""
+
         def __init__(
             self,
             *,
@@ -62,10 +67,11 @@ class Head(_message.Message):
             end: _builtins.int | None = ...,
             forced: _builtins.bool = ...,
             voided: _builtins.bool = ...,
+            damaged: _abc.Iterable[_builtins.bytes] | None = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "end", b"end", "registers", b"registers"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "begin", b"begin", "end", b"end", "forced", b"forced", "holders", b"holders", "number", b"number", "registers", b"registers", "voided", b"voided"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "begin", b"begin", "damaged", b"damaged", "end", b"end", "forced", b"forced", "holders", b"holders", "number", b"number", "registers", b"registers", "voided", b"voided"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         _WhichOneofReturnType__end: _TypeAlias = _typing.Literal["end"]  # noqa: Y015
         _WhichOneofArgType__end: _TypeAlias = _typing.Literal["_end", b"_end"]  # noqa: Y015
@@ -75,12 +81,15 @@ class Head(_message.Message):
     EPOCHS_FIELD_NUMBER: _builtins.int
     FLOOR_FIELD_NUMBER: _builtins.int
     VOID_FIELD_NUMBER: _builtins.int
+    PRUNED_THROUGH_FIELD_NUMBER: _builtins.int
     create_revision: _builtins.int
     """CreateRevision of the journal's item: its incarnation."""
     floor: _builtins.int
     """Of the open epoch: bytes below are known to be acknowledged."""
     void: _builtins.bool
     """A member that keeps no epochs took part."""
+    pruned_through: _builtins.int
+    """Retention removes bytes below: a store that lacks them had them, or they are past their time."""
     @_builtins.property
     def epochs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Head.HeldEpoch]:
         """Oldest first; all but the last are closed."""
@@ -92,10 +101,11 @@ class Head(_message.Message):
         epochs: _abc.Iterable[Global___Head.HeldEpoch] | None = ...,
         floor: _builtins.int = ...,
         void: _builtins.bool = ...,
+        pruned_through: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_revision", b"create_revision", "epochs", b"epochs", "floor", b"floor", "void", b"void"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_revision", b"create_revision", "epochs", b"epochs", "floor", b"floor", "pruned_through", b"pruned_through", "void", b"void"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,13 +8,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc
 
 from protocol.gen import journal_pb2 as pb
-from tests.bench.harness import Contest, benchmark
+from tests.bench.harness import Contest, benchmark, use_memory
 from tests.support.broker_cluster import BrokerCluster, broker_cluster, journal_spec
 from tests.support.etcd_server import etcd_server
 
@@ -122,7 +123,8 @@ def _contest(replication: int, content: bytes, count: int, streams: int, **goal:
             peer_name="bare grpc.aio server",
             work=count * len(content) / (1 << 20) if big else count,
             unit="MiB" if big else "appends",
-            rounds=5,
+            rounds=7,
+            before=partial(use_memory, 4 * replication * count * len(content)),
             **goal,
         )
 

@@ -63,7 +63,7 @@ def _make_journal(job: tuple[Path, int, int]) -> None:
     folder, number, content_bytes = job
     journal = f"events/pivot={number:02}"
     fragment_bytes = content_bytes // FRAGMENTS
-    appends = _appends(number)
+    appends = events_of(number)
     begin = 0
     for at in range(FRAGMENTS):
         postfix = f"date=2026-11-16/hour={at:02}"
@@ -99,8 +99,8 @@ def put_fragment(
     return end
 
 
-def _appends(seed: int) -> Iterator[bytes]:
-    """Events of one producer in transactions. Without end, and never the same UUID twice."""
+def events_of(seed: int, one_transaction: bool = False) -> Iterator[bytes]:
+    """Events of one producer in transactions, or in one that stays open. Without end, and never the same UUID twice."""
     shapes = _shapes(random.Random(seed))
     producer = bytes((1, 2, 3, 4, 5, seed))
     clock = clock_at(_BEGUN_NANOS)
@@ -113,7 +113,7 @@ def _appends(seed: int) -> Iterator[bytes]:
             units = clock >> 4
             uuid = f"{units & 0xFFFFFFFF:08x}-{units >> 32 & 0xFFFF:04x}-1{units >> 48:03x}{tail}"
             lines.append(f'{{"_meta":{{"uuid":"{uuid}"}},"id":{number},{shapes[number % _SHAPES]}')
-        if number % TRANSACTION_EVENTS == 0:
+        if number % TRANSACTION_EVENTS == 0 and not one_transaction:
             clock = ticked(clock)
             lines.append(f'{{"_meta":{{"uuid":"{build(producer, clock, Flags.ACK_TXN)}"}}}}\n')
         yield "".join(lines).encode()

@@ -22,8 +22,8 @@ from broker.durable_head import (
     Undecided,
     Unknown,
     closed,
+    damaged,
     fate,
-    floored,
     opened,
     reset_start,
     start_of,
@@ -78,7 +78,7 @@ class Model:
             for epoch in gone:
                 # One that was closed by the same change ends where the new one begins.
                 end = self.head.epochs[-1].begin if epoch.end is None else epoch.end
-                assert end <= self.stored, "trimmed, though the store lacks it"
+                assert end in (epoch.begin, min(end, self.stored)), "trimmed, though the store lacks it"
 
     # What happens.
 
@@ -94,7 +94,7 @@ class Model:
         if not isinstance(start, Start):
             event("unproven")
             return
-        self.record(opened(self.head, JOURNAL, start, holders, self.stored))
+        self.record(opened(self.head, JOURNAL, start, holders, [(0, self.stored)]))
         number = self.open_number
         self.acked[number] = start.offset
         for holder in holders:
@@ -172,7 +172,7 @@ class Model:
         last = self.last()
         if last is not None and self.head is not None:
             known = min(last.begin + through, self.acked[last.number])
-            self.record(floored(self.head, known))
+            self.record(damaged(self.head, b"gone" * 4, known))
 
     def reset(self, above: int) -> None:
         last = self.last()
@@ -187,7 +187,7 @@ class Model:
         if holders:
             event("reset")
             self.forced.add(last.number)
-            self.record(opened(self.head, JOURNAL, start, holders, self.stored))
+            self.record(opened(self.head, JOURNAL, start, holders, [(0, self.stored)]))
             self.acked[self.open_number] = start.offset
             self.live.update(holders)
             for holder in holders:

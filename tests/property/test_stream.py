@@ -17,13 +17,11 @@ from consumer.message.sequencer import Envelope, ReplayRange, Sequencer, Sequenc
 from tests.support.coding import CODECS
 from tests.support.fragment_bag import put
 from tests.support.stream_query import StreamQuery
+from tests.support.uuid_histories import uuid_histories
 
 JOURNALS = ("acme/a", "acme/b")
-PRODUCERS = (b"\x01aaaaa", b"\x03bbbbb")
+FRAGMENTS_MAX = 8
 NUMBERS = pa.schema([("n", pa.int64()), ("_journal", pa.string())])
-UUIDS = st.builds(
-    MessageUUID, st.sampled_from(PRODUCERS), st.integers(0, 6), st.sampled_from([0, 0, 1, 1, 1, 1, 2, 2, 5])
-)
 
 
 @dataclass
@@ -38,19 +36,19 @@ class Stored:
     restarts: bool
 
 
-HISTORY = st.lists(
-    st.builds(
-        Stored,
-        st.sampled_from(JOURNALS),
-        st.lists(UUIDS, min_size=1, max_size=8),
-        st.integers(0, len(CODECS) - 1),
-        st.sampled_from([0, 0, 1, 1, 2]),
-        st.sampled_from([0, 1, 2]),
-        st.booleans(),
-    ),
-    min_size=1,
-    max_size=8,
-)
+@st.composite
+def histories(draw: st.DrawFn) -> list[Stored]:
+    """What producers wrote to each journal, cut into fragments that are stored in turns."""
+    left = {journal: draw(uuid_histories(max_size=30)) for journal in JOURNALS}
+    history: list[Stored] = []
+    while any(left.values()) and len(history) < FRAGMENTS_MAX:
+        journal = draw(st.sampled_from([journal for journal, uuids in left.items() if uuids]))
+        count = draw(st.integers(1, 8))
+        uuids, left[journal] = left[journal][:count], left[journal][count:]
+        codec = draw(st.integers(0, len(CODECS) - 1))
+        batches = draw(st.sampled_from([0, 0, 1, 1, 2]))
+        history.append(Stored(journal, uuids, codec, batches, draw(st.sampled_from([0, 1, 2])), draw(st.booleans())))
+    return history
 
 
 def record(n: int, uuid: MessageUUID) -> bytes:
@@ -71,7 +69,7 @@ def sequenced(envelopes: list[Envelope[int]]) -> set[tuple[str, int]]:
 
 
 @settings(max_examples=40)
-@given(HISTORY, st.sampled_from(["1k", "70k", "128m"]))
+@given(histories(), st.sampled_from(["1k", "70k", "128m"]))
 def test_each_batch_has_what_a_sequencer_delivers_by_then(history: list[Stored], split: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         given = {"path": folder, "framing": "json", "splitSize": split}

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from protocol import validation
 from protocol.endpoint import check_endpoint, dial_address
 from protocol.errors import ValidationError
+from protocol.fragment import HEAD_MAX
 from protocol.fragment_store import FragmentStore
 from protocol.gen import journal_pb2 as pb
 from protocol.gen import recorded_op_pb2, shard_pb2
@@ -51,6 +52,7 @@ def outside(low: int, high: int, bits: int = 64) -> Bad:
 
 
 NEGATIVE = outside(0, 2**63 - 1)
+NO_HEAD = outside(0, HEAD_MAX)
 UNKNOWN_STATUS = outside(0, 15, bits=32)
 UNKNOWN_SHARD_STATUS = outside(0, 5, bits=32)
 UNKNOWN_CODEC = outside(1, 5, bits=32)
@@ -335,7 +337,7 @@ CORRUPTIONS = [
         "protocol.AppendRequest",
         ("journal", BAD_JOURNAL, "Journal", has("journal")),
         ("journal", st.just(""), "Header", has("journal", "header")),
-        ("offset", NEGATIVE, "Offset"),
+        ("offset", NO_HEAD, "Offset"),
         ("offset", st.integers(1, 2**63 - 1), "Offset", lacks("journal")),
         ("content", st.binary(min_size=1), "Content", has("journal")),
         ("suspend", outside(0, 4, bits=32), "Suspend"),
@@ -374,7 +376,7 @@ CORRUPTIONS = [
         ("spool_id", LONG_SPOOL_ID, "SpoolId"),
         ("create_revision", NEGATIVE, "CreateRevision"),
         ("number", NEGATIVE, "Number"),
-        ("end", NEGATIVE, "End"),
+        ("end", NO_HEAD, "End"),
     ),
     *on(
         "protocol.ReplicateResponse",

@@ -120,9 +120,9 @@ class BrokerNode:
         self._mod_revision: int | None = None
         self.resolver: Resolver[SpoolFile] | None = None
         self.persister = SimulatedPersister(node, self.store, self._spec_now, self._decided, self.is_certain)
-        self.keeping = CopyKeeping(self._access, ROOT, self._directory, self.persister)
         # Those that were started and have not handed on their spools yet.
         self.replicas: dict[SimulatedReplica, None] = {}
+        self.keeping = CopyKeeping(self._access, ROOT, self._directory, self.persister, self._has_replica)
         self._replica_count = 0
         self._served: dict[_Served, None] = {}
         self._is_draining = self._is_drained = self._is_stopping = self._is_exiting = False
@@ -393,7 +393,7 @@ class BrokerNode:
         return self._directory.spool_id
 
     def has_copy(self, journal: str, mark: EpochMark) -> bool:
-        return self.keeping.copies.has(journal, mark)
+        return self._replicas_of(journal) > 1 or self.keeping.copies.has(journal, mark)
 
     def later(self, delay_s: float, act: Callable[[], None]) -> Withdraw:
         return self.node.timer(delay_s, act).cancel
@@ -442,6 +442,16 @@ class BrokerNode:
             return None
         return CurrentSpec(kv.value.value.spec, kv.create_revision)
 
+    def _has_replica(self, journal: str) -> bool:
+        return self._replicas_of(journal) > 0
+
+    def _replicas_of(self, journal: str) -> int:
+        """How many are not given up: one that is stopped may still have an append under way."""
+        return sum(replica.journal == journal for replica in self.replicas)
+
+    def voided(self, journal: str) -> None:
+        """The record says it all."""
+
     def _start_replica(self, journal: str, create_revision: int) -> SimulatedReplica:
         self._replica_count += 1
         name = f"{self.node.name}/{self.node.life}/{self._replica_count}"
@@ -450,7 +460,7 @@ class BrokerNode:
         for fragment, file in self.persister.local(journal, create_revision):
             self._show(replica, fragment, file)
         last_spec = LastSpec(lambda: self._mirror.view, ROOT, journal, create_revision)
-        writer = self._directory.writer(journal, last_spec)
+        writer = self._directory.writer(journal, last_spec, create_revision)
         replica.equip(
             spool_worker(
                 self.node,

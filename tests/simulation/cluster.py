@@ -215,6 +215,8 @@ class Cluster:
             for replica in self.programs[node.name].replicas if node.is_up else ():
                 is_meant = (replica.journal, replica.create_revision) == (commit.journal, create_revision)
                 is_of_then = not replica.is_stopped and replica.started_s < begun_s
+                # Since it answered, a later synchronisation may have taken its spool, and retired it.
+                is_of_then = is_of_then and replica.taken_revision <= outcome.header.etcd.revision
                 spool = replica.worker.spool
                 # One that somebody takes for a later Route is nowhere, but for what it has committed.
                 held = max(spool.fragment.end, spool.copy.end if spool.copy is not None else 0)
@@ -294,8 +296,10 @@ class Cluster:
         missing = without(incarnation.promised, stored)
         head = max((*incarnation.shown.values(), *(span.end for span in stored)), default=0)
         spec = self._spec(incarnation.journal)
-        if not head or spec is None:
+        if spec is None:
             return True
+        if not head:
+            return self._provers(incarnation) >= spec.replication
         holders = [node for node in self.brokers if node.is_up and self._has(node, incarnation, missing, head)]
         return len(holders) >= spec.replication and self._provers(incarnation) >= spec.replication
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
 
-from fragment.spool import Spool
+from fragment.spool import EpochMark, Spool
 from fragment.spool_budget import SpoolBudget
 from fragment.spool_directory import FsyncMode, SpoolDirectory
 from fragment.spool_file import END_SPACING_BYTES, SpoolEndedError, SpoolFile
@@ -45,7 +45,7 @@ class SpoolFilePort(Protocol):
     def commit_at(self, end: int) -> Fragment | None: ...
     def remove(self) -> None: ...
     def remove_content(self, spool: Spool) -> None: ...
-    def keep_until_released(self) -> None: ...
+    def keep_for_good(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -106,6 +106,8 @@ class SimulatedDisk:
         self._chance = node.world.chance
         self._logs: dict[str, _Bytes] = {}
         self._contents: dict[str, _Bytes] = {}
+        # What was found out of damaged spools. Such files are synced.
+        self.doubts: dict[str, EpochMark] = {}
         self._identity: _Identity | None = None
         self.boot_id = self._chance.randbytes(16)
         self._created = 0
@@ -217,6 +219,7 @@ class SimulatedDisk:
         self._contents.pop(name, None)
         if log:
             self._logs.pop(name, None)
+            self.doubts.pop(name, None)
 
     def _sync_all(self) -> None:
         for files in (self._logs, self._contents):
@@ -250,6 +253,13 @@ class RecoveredCopy:
     disk: SimulatedDisk
     directory: SimulatedDirectory
 
+    @property
+    def doubted_through(self) -> EpochMark | None:
+        return self.disk.doubts.get(self.name)
+
+    def doubt(self, through: EpochMark) -> None:
+        self.disk.doubts[self.name] = through
+
     def reopened(self) -> SpoolFile:
         return self.directory.reopened(self)
 
@@ -275,13 +285,14 @@ class SimulatedDirectory:
     def syncs_commits(self) -> bool:
         return self.fsync.commit
 
-    def writer(self, journal: str, spec: Callable[[], bytes]) -> SpoolWriter:
+    def writer(self, journal: str, spec: Callable[[], bytes], create_revision: int = 0) -> SpoolWriter:
         """The shipped one, over these files."""
-        return SpoolWriter(journal, cast(SpoolDirectory, self), spec)
+        return SpoolWriter(journal, cast(SpoolDirectory, self), spec, create_revision)
 
-    def create(self, fragment: Fragment) -> SpoolFile:
+    def create(self, fragment: Fragment, create_revision: int = 0) -> SpoolFile:
         name, log, content = self.disk.create(fragment.journal, fragment.begin, self.syncs_commits)
-        file = SimulatedSpoolFile(self, name, fragment.begin, log, content)
+        encoder = LogEncoder(self.boot_id, self.syncs_commits, create_revision)
+        file = SimulatedSpoolFile(self, name, fragment.begin, log, content, encoder)
         self._files[name] = file
         return cast(SpoolFile, file)
 
@@ -299,7 +310,8 @@ class SimulatedDirectory:
         log, content = self.disk.files_of(recovered.name)
         if recovered.copy.worth is not Worth.DAMAGED:
             del log.cached[recovered.copy.log_length :]
-        file = SimulatedSpoolFile(self, recovered.name, last.begin, log, content, last.spec)
+        encoder = LogEncoder(self.boot_id, self.syncs_commits, last.create_revision, last.spec)
+        file = SimulatedSpoolFile(self, recovered.name, last.begin, log, content, encoder)
         self._files[recovered.name] = file
         return cast(SpoolFile, file)
 
@@ -327,13 +339,13 @@ class SimulatedSpoolFile:
         begin: int,
         log: _Bytes,
         content: _Bytes,
-        last_spec: bytes | None = None,
+        encoder: LogEncoder,
     ) -> None:
         self.stem = Path(name)
         self.begin = begin
         self.commit_ends: list[int] = []
         self._directory = directory
-        self._encoder = LogEncoder(directory.boot_id, directory.syncs_commits, last_spec)
+        self._encoder = encoder
         self._log = log
         self._content = content
         self._ended = False
@@ -398,9 +410,12 @@ class SimulatedSpoolFile:
         self._directory.disk.unlink(self.stem.name, log=False)
         self._shrink(len(self._content.cached))
 
-    def keep_until_released(self) -> None:
-        """Nobody knows here when the last reader lets go, and none needs the name: it goes at once."""
-        self.remove()
+    def log_only(self) -> SpoolFile:
+        return cast(SpoolFile, self)
+
+    def keep_for_good(self) -> None:
+        """The files stay, and do not count as waiting for an upload any more."""
+        self._shrink(len(self._content.cached) + len(self._log.cached))
 
     def _operate(self, action: str, *, needs_room: bool = False) -> None:
         self._directory.disk.operate(action, self.stem.name, needs_room=needs_room)

@@ -30,7 +30,6 @@ from fragment.spool_recovery import Copy, Worth, spool_of
 from fragment.spool_writer import SpoolWriter
 from protocol.fragment import Fragment
 from protocol.route import ProcessId
-from tests.simulation import sim_allocator
 from tests.simulation.disk import SimulatedDirectory
 from tests.simulation.faults import FaultKind
 from tests.simulation.sim_append import _Port
@@ -189,11 +188,6 @@ def _acknowledge_without_a_lease(patch: Patch) -> None:
     patch.setattr(_Port, "is_certain", lambda _port: True)
 
 
-def _count_everyone_as_in_step(patch: Patch) -> None:
-    """The allocator takes replicas away without asking whether those that stay have what they need."""
-    patch.setattr(sim_allocator, "journal_consistency", lambda _item, assigned: [True] * len(assigned))
-
-
 def _forget_the_spec_of_a_deleted_journal(patch: Patch) -> None:
     """A commit that comes after the journal was deleted does not know where its bytes belong."""
     original = LastSpec.__call__
@@ -223,8 +217,8 @@ def _offer_recovered(patch: Patch) -> None:
 
     original = SimulatedDirectory.writer
 
-    def writer(directory: Any, journal: str, spec: Callable[[], bytes]) -> SpoolWriter:
-        made = original(directory, journal, spec)
+    def writer(directory: Any, journal: str, spec: Callable[[], bytes], create_revision: int = 0) -> SpoolWriter:
+        made = original(directory, journal, spec, create_revision)
         if journal in directory.offered:
             made.spool, made._file = directory.offered.pop(journal)  # noqa: SLF001
         return made
@@ -246,11 +240,11 @@ def _close_with_damage(patch: Patch) -> None:
     """A damaged copy closes its epoch where its sound part ends."""
     original = HeldCopies.recover
 
-    def recover(copies: HeldCopies, journal_hash: str, copy: Copy) -> None:
+    def recover(copies: HeldCopies, name: str, copy: Copy, doubted_through: EpochMark | None = None) -> None:
         if copy.worth is Worth.DAMAGED and copy.verified is not None:
             records = tuple(record for record in copy.records if record.end <= copy.verified.end)
             copy = replace(copy, worth=Worth.CUT, records=records)
-        original(copies, journal_hash, copy)
+        original(copies, name, copy, doubted_through)
 
     patch.setattr(HeldCopies, "recover", recover)
 
@@ -331,7 +325,8 @@ def _close_though_live(patch: Patch) -> None:
     def epoch_opened(replica: SimulatedReplica, told: EpochTerms, closed: EpochMark | None) -> None:
         original(replica, told, closed)
         node: Any = replica.host
-        node.keeping.give_up(replica.journal, CopyEnd(told.mark, told.begin, replica.worker.spool.registers))
+        copy = CopyEnd(told.mark, told.begin, replica.worker.spool.registers)
+        node.keeping.give_up(replica.journal, copy, told.begin)
 
     patch.setattr(SimulatedReplica, "epoch_opened", epoch_opened)
 
@@ -382,12 +377,6 @@ MUTANTS = (
         _acknowledge_without_a_lease,
         (FaultKind.LONG_PAUSE, FaultKind.CLOG),
         caught_by=24,
-    ),
-    Mutant(
-        "count everyone as in step",
-        _count_everyone_as_in_step,
-        (FaultKind.MOVE, FaultKind.CHANGE_REPLICATION),
-        caught_by=5,
     ),
     Mutant(
         "forget the spec of a deleted journal",

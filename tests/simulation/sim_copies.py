@@ -11,7 +11,7 @@ from allocator.key_event import Listing, StoredKey
 from broker.append_effect import HeadChange
 from broker.append_event import HeadRead
 from broker.durable_head import DurableHead, head_key, heads_prefix
-from broker.held_copies import JOURNAL_HASH, HeldCopies
+from broker.held_copies import HeldCopies
 from broker.journal_transaction import record
 from fragment.spool import CopyEnd
 from fragment.spool_recovery import Worth, spool_of
@@ -27,8 +27,15 @@ _RETRY_S = 0.5
 
 class CopyKeeping:
     def __init__(
-        self, access: EtcdAccess, root: str, directory: SimulatedDirectory, persister: SimulatedPersister
+        self,
+        access: EtcdAccess,
+        root: str,
+        directory: SimulatedDirectory,
+        persister: SimulatedPersister,
+        has_replica: Callable[[str], bool],
     ) -> None:
+        self._has_replica = has_replica
+        self._damaged: dict[str, RecoveredCopy] = {}
         self.copies = HeldCopies(directory.spool_id)
         self._access = access
         self._root = root
@@ -47,12 +54,14 @@ class CopyKeeping:
             with suppress(GazetteError):
                 recovered.remove()
             return
-        self.copies.recover(recovered.name[:JOURNAL_HASH], copy)
-        if copy.last is None or (copy.worth is Worth.DAMAGED and copy.verified is None):
+        self.copies.recover(recovered.name, copy, recovered.doubted_through)
+        if copy.worth is Worth.DAMAGED:
+            self._damaged[recovered.name] = recovered
+        if copy.last is None:
             return
         completed = CompletedSpool(spool_of(copy), recovered.reopened())
         sound_through = copy.verified.end if copy.verified is not None else copy.last.begin
-        self._persister.adopt(completed, copy.last.epoch.create_revision, copy.worth, sound_through)
+        self._persister.adopt(completed, copy.last.create_revision, copy.worth, sound_through)
 
     def _list(self, done: Callable[[], None]) -> None:
         prefix = heads_prefix(self._root)
@@ -62,6 +71,8 @@ class CopyKeeping:
                 self._node.after(_RETRY_S, self._list, done)
                 return
             heads = {stored.key.decode()[len(prefix) :]: DurableHead.decoded(stored.raw) for stored in answer.keys}
+            for name, through in self.copies.bound(heads).items():
+                self._damaged[name].doubt(through)
             listed = [
                 journal
                 for journal, head in heads.items()
@@ -71,8 +82,8 @@ class CopyKeeping:
 
         self._access.list_prefix(prefix, listed)
 
-    def give_up(self, journal: str, copy: CopyEnd) -> None:
-        self.copies.give_up(journal, copy)
+    def give_up(self, journal: str, copy: CopyEnd | None, acked_through: int) -> None:
+        self.copies.give_up(journal, copy, acked_through)
         self._node.after(LOOK_S, self._look, journal)
 
     def _look(self, journal: str) -> None:
@@ -104,9 +115,10 @@ class CopyKeeping:
             if isinstance(found, GazetteError):
                 self._again(journal, is_starting, done, tries)
                 return
-            judgement = self.copies.judged(journal, found.head, is_starting=is_starting)
+            judgement = self.copies.judged(journal, found.head, has_replica=self._has_replica(journal))
             if judgement.change is None:
                 self.copies.perform(journal, judgement, self._persister)
+                self._forget(judgement.over)
                 done()
                 return
             change = HeadChange(judgement.change, found.mod_revision)
@@ -117,6 +129,13 @@ class CopyKeeping:
             self._again(journal, is_starting, done, tries)
 
         self.read_head(journal, read)
+
+    def _forget(self, names: Sequence[str]) -> None:
+        for name in names:
+            recovered = self._damaged.pop(name, None)
+            if recovered is not None and recovered.copy.last is None:
+                with suppress(GazetteError):
+                    recovered.remove()
 
     def _again(self, journal: str, is_starting: bool, done: Callable[[], None], tries: int) -> None:
         if tries > 1 or is_starting:

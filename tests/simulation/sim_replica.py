@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.durable_head import Fate, Unknown
-from broker.held_copies import carry_out
+from broker.held_copies import HeldCopy, carry_out
 from broker.replica import Replica
 from broker.spool_worker import SpoolWorker
 from fragment.index import Index
@@ -105,13 +105,13 @@ class Observer:
 
     def retired(self, copy: CopyEnd, fate: Fate) -> None:
         if isinstance(fate, Unknown):
-            self._keeping.give_up(self._replica.journal, copy)
+            self._keeping.give_up(self._replica.journal, copy, self._acked_through or 0)
         else:
-            carry_out(self._persister, self._replica.journal, copy.epoch, fate)
+            held = HeldCopy(copy.epoch, copy, self._acked_through or 0)
+            carry_out(self._persister, self._replica.journal, held, fate)
 
     def given_up(self, copy: CopyEnd | None) -> None:
-        if copy is not None:
-            self._keeping.give_up(self._replica.journal, copy)
+        self._keeping.give_up(self._replica.journal, copy, self._acked_through or 0)
         if self._acked_through is not None:
             self._persister.give_up(self._replica.journal, self._replica, self._acked_through)
 

@@ -222,6 +222,10 @@ def is_caught(mutant: Mutant, seed: int) -> bool:
     ran = run(hostile(mutant, seed))
     if ran.over_budget:
         return False
+    if any(violation.check == "C15" for violation in ran.violations):
+        # It, or an assertion, ended the run: that says nothing about what was promised.
+        return False
+    # Without faults nobody may be left in doubt: that is promised, too.
     unsure = not mutant.kinds and any(append.outcome is Outcome.UNKNOWN for append in ran.history.appends)
     return bool(ran.violations) or unsure
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,9 +17,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import grpc
 
 from protocol.codec import CompressionCodec
+from protocol.gen import epoch_pb2
 from protocol.gen import journal_pb2 as pb
 from protocol.gen.journal_pb2_grpc import JournalStub
 from protocol.journal import Flag, FragmentPolicy, JournalSpec
@@ -47,7 +50,7 @@ class Broker:
     port: int = field(default_factory=free_port)
     http_port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
-    # What serves: another one than the shipped is for benchmarks.
+    # What serves, with arguments: another one than the shipped is for benchmarks, and for what is planted.
     module: str = "gazctl.main"
 
     @property
@@ -69,7 +72,7 @@ class Broker:
 
     def spawn(self) -> None:
         command = [
-            *(sys.executable, "-m", self.module, "serve"),
+            *(sys.executable, "-m", *self.module.split(), "serve"),
             *("--broker.zone", self.zone, "--broker.id", self.name, "--broker.host", "127.0.0.1"),
             *("--broker.port", str(self.port), "--broker.http-port", str(self.http_port)),
             *("--broker.spool-dir", str(self.spool_dir)),
@@ -225,6 +228,20 @@ class BrokerCluster:
             async for response in self._any().List(request, timeout=TRY_S, metadata=self.metadata)
             for journal in response.journals
         ]
+
+    async def head(self, journal: str) -> epoch_pb2.HeadStatus:
+        """What is on record of its head."""
+        request = pb.ListRequest(selector=LabelSelector.parse(f"name={journal}").to_proto(), heads=True)
+        response = await self._any().List(request, timeout=TRY_S, metadata=self.metadata).read()
+        assert isinstance(response, pb.ListResponse)
+        return response.journals[0].head
+
+    async def metric(self, name: str, metric: str) -> float:
+        """The sum of a metric of that broker, over all of its labels."""
+        url = f"{self.brokers[name].gateway}/metrics"
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            lines = (await answer.text()).splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if re.match(rf"{metric}(\{{.*)? ", line))
 
     async def route(self, journal: str) -> tuple[str | None, set[str]]:
         """The names of the primary and of the other members."""

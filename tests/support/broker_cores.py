@@ -415,6 +415,8 @@ class RecordingPort:
     # What a resolution is answered with at once, if not by the test.
     resolution: Resolution | None = None
     head: HeadRead = field(default_factory=lambda: HeadRead(VOID_HEAD, 1))
+    # Something that is wrong with us.
+    fault: Exception | None = None
 
     def is_certain(self) -> bool:
         return self.is_member
@@ -454,6 +456,8 @@ class RecordingPort:
         self.outcomes.append(outcome)
 
     def now_ns(self) -> int:
+        if self.fault is not None:
+            raise self.fault
         return self.now
 
     def resolved(self, resolution: Resolution | GazetteError) -> None:

@@ -220,7 +220,7 @@ class _NoStore:
 
     def spared(self, journal: str, epoch: EpochMark) -> None: ...
 
-    def acked_only(self, journal: str, epoch: EpochMark, *, is_over: bool = True) -> None: ...
+    def acked_only(self, journal: str, epoch: EpochMark, through: int, *, is_over: bool = True) -> None: ...
 
 
 class MiniBroker:
@@ -230,6 +230,7 @@ class MiniBroker:
         # Every spool that this broker ever had, with its replica: what is given up is still the persister's.
         self.spools: list[MemorySpool] = []
         self.all_replicas: list[Replica[bytearray]] = []
+        self.given_up: set[MemorySpool] = set()
         self.is_ready = True
         self.copies = HeldCopies(spool_id_of(own_id))
         self.resolver: Resolver[bytearray] = Resolver(ROOT, own_id, cluster.etcd.view(), self._started)
@@ -245,8 +246,8 @@ class MiniBroker:
         return replica
 
     def _given_up(self, journal: str, held: MemorySpool) -> None:
-        if held.spool.copy is not None:
-            self.copies.give_up(journal, held.spool.copy)
+        self.given_up.add(held)
+        self.copies.give_up(journal, held.spool.copy, held.spool.acked_through or 0)
 
     # A ReplicaHost.
 
@@ -255,7 +256,7 @@ class MiniBroker:
         return self.copies.spool_id
 
     def has_copy(self, journal: str, mark: EpochMark) -> bool:
-        return self.copies.has(journal, mark)
+        return self._replica_count(journal) > 1 or self.copies.has(journal, mark)
 
     def later(self, delay_s: float, act: Callable[[], None]) -> Callable[[], None]:
         timer = (f"timer of {self.id.suffix}", act)
@@ -273,20 +274,32 @@ class MiniBroker:
     def epoch_opened(self, replica: Replica[FileT], terms: EpochTerms, closed: EpochMark | None) -> None:
         pass
 
+    def voided(self, journal: str) -> None:
+        pass
+
     # Copies that were given up.
 
     def keep(self, journal: str) -> None:
         """As a broker looks after them, once the others had time to go on."""
         read = self.cluster.etcd.head(journal)
-        judgement = self.copies.judged(journal, read.head)
+        judgement = self.copies.judged(journal, read.head, has_replica=self._has_replica(journal))
         if judgement.change is None:
             self.copies.perform(journal, judgement, _NoStore())
         else:
             assert self.cluster.etcd.keys.apply(record(ROOT, journal, HeadChange(judgement.change, read.mod_revision)))
 
+    def _has_replica(self, journal: str) -> bool:
+        return self._replica_count(journal) > 0
+
+    def _replica_count(self, journal: str) -> int:
+        """How many are not given up: one that is stopped may still have an append under way."""
+        held = [spool for spool in self.spools if spool not in self.given_up]
+        return sum(spool.spool.fragment.journal == journal for spool in held)
+
     def is_unsettled(self, journal: str) -> bool:
         """Whether anything is to be done about them."""
-        judgement = self.copies.judged(journal, self.cluster.etcd.head(journal).head)
+        head = self.cluster.etcd.head(journal).head
+        judgement = self.copies.judged(journal, head, has_replica=self._has_replica(journal))
         return judgement.change is not None or bool(judgement.settled)
 
     @property

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import shutil
 import signal
 from pathlib import Path
 
 import grpc
+import pytest
 
 from protocol.gen import journal_pb2 as pb
 from tests.support.broker_cluster import BrokerCluster, broker_cluster, eventually, journal_spec
@@ -139,6 +141,60 @@ async def test_a_paused_replica_is_noticed_and_the_journal_goes_on_without_it(
         assert (await cluster.read(primary, JOURNAL)).startswith(before)
         # Its lease had run out: it goes, and does not pretend.
         assert await paused.wait_exit() == 1
+
+
+async def test_a_replica_whose_disk_hangs_fails_the_appends_that_meet_it_in_bounded_time(
+    shared_etcd: EtcdServer, prefix: str, tmp_path: Path
+) -> None:
+    """It answers pings and keeps its lease. Content that it does not take any more must not wedge the journal: neither
+    the append that sends it, nor those that wait for that one."""
+    async with broker_cluster(tmp_path, shared_etcd.endpoint, prefix) as cluster:
+        cluster.module = "tests.support.planted_broker hangs-when-told"
+        await cluster.start("broker-0", "broker-1")
+        await cluster.apply(journal_spec(replication=2))
+        await cluster.append("broker-0", JOURNAL, b"one\n")
+        primary, others = await cluster.route(JOURNAL)
+        assert primary is not None
+        (hung,) = others
+        cluster.brokers[hung].signal(signal.SIGUSR1)
+        chunks = [bytes(1 << 20)] * 32
+        async with asyncio.TaskGroup() as tasks:
+            large = tasks.create_task(_failure(cluster, primary, *chunks))
+            queued = tasks.create_task(_failure(cluster, primary, b"two\n"))
+        # A client whose own write fails first calls that INTERNAL, whatever it would have been told.
+        assert large.result()[0] in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL)
+        code, details = queued.result()
+        assert code is grpc.StatusCode.UNAVAILABLE
+        assert f"replication to local/{hung} failed" in details
+
+
+async def _failure(cluster: BrokerCluster, through: str, *chunks: bytes) -> tuple[grpc.StatusCode, str]:
+    """Why an append was not possible, as its client hears it. It may hear it before it has sent all."""
+    call = cluster.stub(through).Append(timeout=30)
+    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        await call.write(pb.AppendRequest(journal=JOURNAL))
+        for chunk in (*chunks, b""):
+            await call.write(pb.AppendRequest(content=chunk))
+        await call.done_writing()
+    return await call.code(), await call.details() or ""
+
+
+async def test_a_broker_whose_disk_hangs_ends_when_told_to(
+    shared_etcd: EtcdServer, prefix: str, tmp_path: Path
+) -> None:
+    """Threads that wait for the disk would keep the interpreter from exiting for as long as the disk hangs."""
+    flags = ("--broker.drain-timeout", "1s")
+    async with broker_cluster(tmp_path, shared_etcd.endpoint, prefix, flags=flags) as cluster:
+        cluster.module = "tests.support.planted_broker hangs-when-told"
+        (broker,) = await cluster.start("broker-0")
+        await cluster.apply(journal_spec(replication=1))
+        await cluster.append("broker-0", JOURNAL, b"one\n")
+        broker.signal(signal.SIGUSR1)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await cluster.try_append("broker-0", JOURNAL, b"two\n", timeout_s=2)
+        broker.signal(signal.SIGTERM)
+        assert await broker.wait_exit() == 1
+        assert "threads still wait for the disk" in broker.tail()
 
 
 async def test_a_journal_that_is_deleted_and_created_again_starts_anew(

@@ -56,6 +56,18 @@ async def test_every_call_needs_a_token_that_grants_it(shared_etcd: EtcdServer, 
             )
         assert foreign.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
+        store = pb.FragmentStoreHealthRequest(fragment_store="file:///")
+        stub = cluster.stub("broker-0")
+        # A client of Gazette signs the first of them.
+        for granted in (token(Capability.READ), token(Capability.READ | Capability.APPLY, "name:prefix=other/")):
+            cluster.token = granted
+            health = await stub.FragmentStoreHealth(store, timeout=10, metadata=cluster.metadata)
+            assert health.status == pb.OK
+        cluster.token = token(Capability.READ, "name:prefix=other/")
+        with pytest.raises(grpc.aio.AioRpcError, match="a store is none of them") as kept_out:
+            await stub.FragmentStoreHealth(store, timeout=10, metadata=cluster.metadata)
+        assert kept_out.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
         for bad in ("", "not-a-token", token(Capability.ALL)[:-4] + "AAAA"):
             cluster.token = bad
             with pytest.raises(grpc.aio.AioRpcError) as unknown:

@@ -162,8 +162,20 @@ async def test_retention_removes_the_oldest_from_a_real_store(tmp_path: Path, st
         async def current_spec(_: str) -> JournalSpec:
             return journal.spec
 
+        announced: list[int] = []
+
+        async def announce(through: int) -> None:
+            assert len(await journal.listed()) == 3, "nothing is gone yet"
+            announced.append(through)
+
         expired = await retention.enforce(
-            "acme/old", listed, now_s, current_spec=current_spec, open_store=journal.stores.open
+            "acme/old",
+            listed,
+            now_s,
+            current_spec=current_spec,
+            open_store=journal.stores.open,
+            announce=announce,
         )
         assert len(expired.fragments) == 2
+        assert announced == [14]
         assert [(held.begin, held.end) for held in await journal.listed()] == [(14, 21)]

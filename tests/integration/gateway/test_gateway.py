@@ -301,8 +301,8 @@ async def test_operators_find_what_they_look_for(cluster: BrokerCluster) -> None
         assert (await ask(cluster, f"GET {path} HTTP/1.1\nHost: x")).code == 200
     for path in ("/metrics", "/debug/metrics"):
         answer = await ask(cluster, f"GET {path} HTTP/1.1\nHost: x")
-        assert b"gazette_http_requests_total" in answer.body
-        assert b"gazette_journal_server_started_totals" in answer.body
+        assert b"\ngazette_http_requests_total{" in answer.body
+        assert b"\ngazette_journal_server_started_totals{" in answer.body
 
 
 async def test_lists_and_reads_are_lines_of_json(cluster: BrokerCluster) -> None:

@@ -13,7 +13,6 @@ import pytest
 
 from broker.peers import SEND_BYTES_MAX, Peer, PeerChannels
 from protocol.auth import Capability, Keys
-from protocol.gen import journal_pb2 as pb
 from protocol.route import ProcessId
 from protocol.rpc.authorization import Authorizer, TokenSigner
 from protocol.rpc.server import RpcServer
@@ -33,14 +32,6 @@ async def peer_channels(signer: TokenSigner = UNSIGNED, **options: Any) -> Async
             yield channels
     finally:
         await channels.close()
-
-
-def test_a_member_that_announces_capabilities_is_of_our_own_kind() -> None:
-    member = ProcessId("zone", "broker")
-    spec = pb.BrokerSpec(process_spec=pb.ProcessSpec(endpoint="http://host:80"))
-    assert Peer.of_member(member, spec) == Peer(member, "http://host:80", is_own_kind=False)
-    spec.capabilities = 1
-    assert Peer.of_member(member, spec) == Peer(member, "http://host:80", is_own_kind=True)
 
 
 async def test_calls_carry_bytes_and_a_token_for_their_journal() -> None:

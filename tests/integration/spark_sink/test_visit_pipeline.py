@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ from tests.support.read_committed import committed
 
 Create = Callable[..., list[str]]
 COUNT = 4000
+UNKNOWN = re.compile(r'"visitor":"v\d+[13579]"').search
 
 
 class DeathError(Exception):
@@ -72,6 +74,11 @@ def expected_days(raw: list[str]) -> Counter[tuple[str, str]]:
     return days
 
 
+def with_unknown_countries(raw: list[str]) -> list[str]:
+    """Every other visitor's browser tells none."""
+    return [re.sub(r',"country":"[^"]*"', "", line) if UNKNOWN(line) else line for line in raw]
+
+
 def day(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).date().isoformat()
 
@@ -97,7 +104,7 @@ DEATHS = [
 def test_runs_that_die_and_are_run_again_lose_nothing_and_double_nothing(
     deaths: tuple[str, ...], spark: SparkSession, client: BlockingClient, places: Places
 ) -> None:
-    raw = list(lines(COUNT))
+    raw = with_unknown_countries(list(lines(COUNT)))
     size = -(-len(raw) // len(deaths))
     for number, words in enumerate(deaths):
         part = raw[number * size : (number + 1) * size]

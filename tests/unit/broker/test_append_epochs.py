@@ -28,6 +28,7 @@ from broker.append_effect import (
     ShutDown,
     Synchronise,
     TakeSpool,
+    Voided,
 )
 from broker.append_event import (
     Answered,
@@ -50,6 +51,7 @@ from broker.durable_head import (
     DurableHead,
     Epoch,
     EpochTerms,
+    Extents,
     Fate,
     Start,
     Stored,
@@ -106,7 +108,7 @@ def epochal(
     head: DurableHead | None = None,
     *,
     mod_revision: int = 0,
-    stored_through: int = 0,
+    stored: Extents = (),
     fate: Fate | None = None,
     opening: AppendOpening | None = None,
     held: MemorySpool | None = None,
@@ -117,7 +119,7 @@ def epochal(
     driven.spool_ids = {member: spool_id_of(member) for member in ROUTE.members}
     driven.resolve()
     assert driven.step(PipelineTaken(None)) == (TakeSpool(),)
-    return read(driven, HeadRead(head, mod_revision, stored_through), fate)
+    return read(driven, HeadRead(head, mod_revision, stored), fate)
 
 
 def read(driven: Driven, head: HeadRead, fate: Fate | None = None) -> Driven:
@@ -205,7 +207,7 @@ def test_the_previous_epoch_is_closed_in_the_same_change_and_what_the_store_has_
     pipeline = driven.pipe.pipeline
     told = EpochTerms(SECOND_MARK, 5)
     assert effects[:2] == (EpochOpened(pipeline, told, FIRST_MARK), Acknowledge(pipeline, 5))
-    driven = epochal(FIRST, mod_revision=8, held=spool_with(b"hello", FIRST_MARK), stored_through=5)
+    driven = epochal(FIRST, mod_revision=8, held=spool_with(b"hello", FIRST_MARK), stored=[(0, 5)])
     assert [epoch.number for epoch in change_of(answered(driven, copies)).head.epochs] == [2]
 
 
@@ -375,14 +377,14 @@ def test_members_of_an_unproven_journal_are_in_step_all_the_same() -> None:
 AT_FIVE = AppendOpening(JOURNAL, offset=5)
 
 
-def confirming() -> Driven:
-    driven = epochal(LOST, mod_revision=8, opening=AT_FIVE)
+def confirming(head: DurableHead = LOST, opening: AppendOpening = AT_FIVE) -> Driven:
+    driven = epochal(head, mod_revision=8, opening=opening)
     assert answered(driven) == (NextChunk(),)
     return driven
 
 
-def listing() -> Driven:
-    driven = confirming()
+def listing(head: DurableHead = LOST, opening: AppendOpening = AT_FIVE) -> Driven:
+    driven = confirming(head, opening)
     driven.step(Intent())
     assert driven.step(End()) == (AwaitReady(is_fresh=True),)
     return driven
@@ -402,6 +404,26 @@ def test_a_reset_is_refused_while_a_holder_is_a_member() -> None:
     driven = listing()
     effects = driven.step(Ready(EMPTY, spool_ids=frozenset((spool_id_of(A), spool_id_of(D)))))
     assert refused(effects[-1]).status is Status.INDEX_HAS_GREATER_OFFSET
+
+
+def test_a_holder_that_said_it_is_damaged_does_not_keep_an_operator_from_a_reset() -> None:
+    """DH-11: it cannot close by itself, and so nobody could ever do anything."""
+    damaged = replace(LOST, epochs=(replace(LOST.epochs[0], damaged=(spool_id_of(D),)),))
+    driven = listing(damaged)
+    (synchronise,) = driven.step(Ready(EMPTY, spool_ids=frozenset((spool_id_of(A), spool_id_of(D)))))
+    assert synchronise == Synchronise(driven.pipe.pipeline, fragment(5), LabelSet(), False)
+
+
+def test_a_reset_may_change_the_registers_though_it_has_no_content() -> None:
+    """DH-11: with the registers of that append."""
+    driven = listing(opening=replace(AT_FIVE, union_registers=X))
+    (synchronise,) = driven.step(Ready(EMPTY, spool_ids=frozenset((spool_id_of(A),))))
+    assert synchronise == Synchronise(driven.pipe.pipeline, fragment(5), X, False)
+    change = change_of(answered(driven))
+    assert change.head.epochs[0].registers == X
+    driven.step(Transacted(12))
+    commit, _ = driven.step(Ready(EMPTY))
+    assert commit == Commit(driven.pipe.pipeline, fragment(5), X)
 
 
 def test_a_reset_is_not_below_what_is_listed() -> None:
@@ -451,7 +473,8 @@ def test_a_route_with_a_member_without_epochs_makes_the_head_void_with_its_adver
     assert void is not None
     (advertised,) = driven.step(Answered(driven.asks.pop()))
     assert advertised == Advertise(driven.resolution_held, HeadChange(void, 8))
-    driven.step(Transacted(12))
+    told, *_ = driven.step(Transacted(12))
+    assert told == Voided()
     assert driven.pipe.pipeline.is_open
     assert driven.pipe.pipeline.terms is None
 

@@ -36,6 +36,7 @@ from broker.append_effect import (
     Synchronise,
     TakePipeline,
     TakeSpool,
+    Voided,
 )
 from broker.append_event import (
     Answered,
@@ -68,6 +69,7 @@ from broker.resolution import Resolution
 from fragment.index import Summary
 from protocol.codec import CompressionCodec
 from protocol.errors import GazetteError, Status, UnavailableError, ValidationError
+from protocol.fragment import HEAD_MAX
 from protocol.journal import Flag, JournalSpec, SuspendLevel, SuspendMode
 from protocol.label import LabelSet
 from protocol.route import ProcessId
@@ -395,7 +397,7 @@ def test_an_append_on_a_fresh_cluster_goes_from_resolution_to_ok() -> None:
     (synchronise,) = driven.open()
     pipeline = driven.pipe.pipeline
     assert synchronise == Synchronise(pipeline, fragment(0), LabelSet(), True)
-    assert driven.answered() == (Acknowledge(pipeline, 0), AwaitReady())
+    assert driven.answered() == (Voided(), Acknowledge(pipeline, 0), AwaitReady())
     assert driven.step(Ready(EMPTY)) == (NextChunk(),)
     assert driven.step(Chunk(b"hel")) == (Send(pipeline, b"hel", 0), NextChunk())
     assert driven.step(Chunk(b"lo")) == (Send(pipeline, b"lo", 3), NextChunk())
@@ -692,7 +694,7 @@ def test_a_peer_that_is_further_is_followed_with_its_registers() -> None:
     effects = driven.step(Answered(driven.asks.pop()))
     assert effects == (Synchronise(pipeline, fragment(15), labels(k="v"), False),)
     assert driven.pipe.streams[B].proposals[-1].header is None
-    assert driven.answered() == (Acknowledge(pipeline, 15), AwaitReady())
+    assert driven.answered() == (Voided(), Acknowledge(pipeline, 15), AwaitReady())
     assert driven.held.spool.registers == labels(k="v")
 
 
@@ -868,6 +870,15 @@ def test_the_suspended_offset_comes_before_what_the_index_holds() -> None:
     assert effects == (Synchronise(driven.pipe.pipeline, fragment(500), LabelSet(), False),)
     assert driven.answered() == (AwaitReady(),)
     assert refused(driven.step(Ready(Summary(0, 600, 1)))[-1]).status is Status.WRONG_APPEND_OFFSET
+
+
+def test_a_spec_that_is_suspended_where_no_journal_ends_fails_appends_and_nothing_else() -> None:
+    """Gazette takes such a spec for valid: with one more append, offsets would not fit the wire."""
+    driven = validating(spec=suspended(SuspendLevel.NONE, HEAD_MAX + 1))
+    given_back, failed = driven.step(Ready(EMPTY))
+    assert given_back == GiveBack(driven.pipe.pipeline)
+    assert isinstance(failed, Fail)
+    assert "suspended beyond" in str(failed.error)
 
 
 def test_an_index_that_is_further_refuses_an_append_that_names_no_offset() -> None:

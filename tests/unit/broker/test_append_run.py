@@ -686,6 +686,49 @@ def test_a_cancellation_at_any_time_gives_everything_back(steps: int) -> None:
         assert held[0].held.spool.next().end == 0
 
 
+@pytest.mark.parametrize("steps", range(1, 6))
+def test_a_fault_of_ours_costs_the_journal_neither_its_pipeline_nor_its_spool(steps: int) -> None:
+    replica, port = replica_of(), RecordingPort()
+    run = AppendRun(AppendOpening(JOURNAL), port)
+    run.start()
+
+    def answer() -> None:
+        for peer in (B, C):
+            port.opened[0][0].answered(peer, OK)
+
+    todo: list[Callable[[], None]] = [
+        lambda: port.resolved(resolution_of(route_of(A, B, C), replica=replica)),
+        answer,
+        port.ready,
+        lambda: run.feed(Chunk(b"hello")),
+        lambda: run.feed(Intent()),
+        lambda: run.feed(End()),
+    ]
+    for step in todo[:steps]:
+        step()
+    port.fault = RuntimeError("of ours")
+    with pytest.raises(RuntimeError):
+        todo[steps]()
+    assert isinstance(port.outcomes[-1], UnavailableError)
+    pipelines: list[Pipeline | None] = []
+    spools: list[object] = []
+    replica.pipeline.take(pipelines.append)
+    replica.spool.take(spools.append)
+    assert (pipelines, len(spools)) == ([None], 1)
+
+
+def test_a_fault_of_ours_leaves_alone_what_another_append_has() -> None:
+    replica, port = replica_of(), RecordingPort()
+    replica.pipeline.take(lambda _: None)
+    run = AppendRun(AppendOpening(JOURNAL), port)
+    run.start()
+    port.resolved(resolution_of(route_of(A, B, C), replica=replica))
+    port.fault = RuntimeError("of ours")
+    with pytest.raises(RuntimeError):
+        replica.invalidate()
+    assert replica.pipeline.is_taken
+
+
 def test_a_wait_that_is_over_is_withdrawn() -> None:
     run, port = recorded()
     run.cancel()
@@ -840,3 +883,26 @@ def test_a_journal_with_bytes_that_are_still_on_their_way_to_readers_is_not_susp
     cluster.run()
     assert first.status is Status.OK
     assert resolve_now(cluster).suspend == Suspend(SuspendLevel.PARTIAL, 5)
+
+
+def test_a_replica_that_is_made_anew_waits_for_the_one_before_it_that_still_streams() -> None:
+    """What the one before it has committed is in nobody's hands yet: the new one must not speak for it."""
+    cluster = MiniCluster(A, spec=replace(SPEC, replication=1))
+    first = settled(cluster, b"acknowledged")
+    slow = cluster.append(A, b"slow", ends="open")
+    cluster.run()
+    cluster.etcd.assign()
+    cluster.run()
+    cluster.etcd.assign((A, 0))
+    cluster.run()
+    early = cluster.append(A, b"other bytes")
+    cluster.run()
+    assert early.status is Status.INDEX_HAS_GREATER_OFFSET
+    head = cluster.etcd.head().head
+    assert head is not None
+    assert [epoch.begin for epoch in head.epochs] == [0], "nobody has begun again where the epoch did"
+    slow.cancel()
+    cluster.run()
+    after = cluster.append(A, b"other bytes")
+    cluster.run()
+    assert after.commit.begin == first.commit.end

@@ -13,6 +13,7 @@ from broker.durable_head import (
     DurableHead,
     Epoch,
     EpochTerms,
+    Extents,
     Outdated,
     Start,
     Stored,
@@ -20,20 +21,23 @@ from broker.durable_head import (
     Unknown,
     Unproven,
     closed,
+    damaged,
     fate,
-    floored,
     head_key,
     heads_prefix,
     is_stale,
     opened,
+    pruned,
     reset_start,
     start_of,
     takes_part,
     terms,
+    trimmed,
     voided,
 )
 from fragment.spool import NO_EPOCH, CopyEnd, EpochMark
 from protocol.errors import ValidationError
+from protocol.fragment import HEAD_MAX
 from protocol.gen import head_pb2
 from protocol.label import LabelSet
 from tests.support.broker_cores import labels
@@ -214,16 +218,55 @@ def test_an_epoch_that_was_open_while_void_has_no_end_that_anybody_knows() -> No
 
 def test_an_epoch_of_which_nobody_knows_the_end_stays_until_the_store_has_what_the_next_one_begins_with() -> None:
     """DH-12, section 6."""
-    assert fate(opened(VOID, 7, Start(140, Y), [A], 100), EpochMark(7, 2)) == AckedOnly()
-    assert fate(opened(VOID, 7, Start(140, Y), [A], 140), EpochMark(7, 2)) == Stored()
+    assert fate(opened(VOID, 7, Start(140, Y), [A], [(0, 100)]), EpochMark(7, 2)) == AckedOnly()
+    assert fate(opened(VOID, 7, Start(140, Y), [A], [(0, 140)]), EpochMark(7, 2)) == Stored()
 
 
 @pytest.mark.parametrize(
-    ("through", "numbers"), [(0, [1, 2, 3]), (99, [1, 2, 3]), (100, [2, 3]), (140, [3]), (999, [3])]
+    ("stored", "numbers"),
+    [
+        ([], [1, 2, 3]),
+        ([(0, 99)], [1, 2, 3]),
+        ([(0, 100)], [2, 3]),
+        ([(0, 140)], [3]),
+        ([(0, 999)], [3]),
+        ([(1, 999)], [1, 2, 3]),
+        ([(0, 120), (121, 999)], [2, 3]),
+        ([(100, 140)], [1, 2, 3]),
+    ],
 )
-def test_closed_epochs_go_only_once_the_store_has_them(through: int, numbers: list[int]) -> None:
-    """DH-12: oldest first, and never the open one."""
-    assert [epoch.number for epoch in opened(HEAD, 7, Start(140, Y), [A], through).epochs] == numbers
+def test_closed_epochs_go_only_once_the_store_has_them(stored: Extents, numbers: list[int]) -> None:
+    """DH-12: oldest first, and never the open one. A copy of a later epoch may have bytes of an earlier one, too."""
+    assert [epoch.number for epoch in opened(HEAD, 7, Start(140, Y), [A], stored).epochs] == numbers
+
+
+def test_what_retention_has_removed_keeps_no_epoch_on_record() -> None:
+    """DH-12: a store that lacks it had it, or it is past its time."""
+    head = pruned(opened(HEAD, 7, Start(140, Y), [A]), 60)
+    assert head is not None
+    assert trimmed(head, [(70, 140)]) is None, "somebody may still bring [60, 70)"
+    trim = trimmed(head, [(60, 140)])
+    assert trim is not None
+    assert [epoch.number for epoch in trim.epochs] == [3]
+    assert opened(head, 7, Start(150), [A]).pruned_through == 60
+    assert (head.oldest_begin, DurableHead.decoded(head.encoded())) == (60, head)
+    assert pruned(head, 60) is None
+    assert pruned(DurableHead(7), 60) is None
+
+
+def test_an_epoch_that_an_operator_closed_beyond_its_bytes_does_not_keep_those_after_it() -> None:
+    """DH-11, DH-12: it stays itself, since whoever brings its bytes has to know where they were cut."""
+    start = reset_start(HEAD, 500, 0)
+    assert start is not None
+    head = opened(opened(opened(HEAD, 7, start, [A]), 7, Start(600), [A]), 7, Start(700), [A])
+    trim = trimmed(head, [(0, 120), (500, 700)])
+    assert trim is not None
+    assert [epoch.number for epoch in trim.epochs] == [2, 5]
+    assert fate(trim, EpochMark(7, 2)) == CutAt(500)
+    assert fate(trim, EpochMark(7, 3)) == Stored()
+    filled = trimmed(head, [(0, 700)])
+    assert filled is not None
+    assert [epoch.number for epoch in filled.epochs] == [5], "its bytes were brought"
 
 
 def test_a_hundred_epochs_that_the_store_lacks_all_stay() -> None:
@@ -264,13 +307,27 @@ def test_nobody_closes_below_the_word_of_a_damaged_copy() -> None:
     assert ended.floor == 0
 
 
-def test_the_floor_only_rises_and_only_in_an_open_epoch() -> None:
-    """Section 3."""
-    assert floored(HEAD, 130) == replace(HEAD, floor=130)
-    assert floored(replace(HEAD, floor=130), 130) is None
-    assert floored(replace(HEAD, floor=130), 120) is None
-    assert floored(HEAD, 100) is None, "that is so anyhow"
-    assert floored(SHUT, 130) is None
+def test_a_damaged_holder_raises_the_floor_and_says_that_it_proves_nothing() -> None:
+    """Section 3: the floor only rises, and only in an open epoch."""
+    said = damaged(HEAD, B, 130)
+    assert said == DurableHead(7, (CLOSED, replace(OPEN, damaged=(B,))), floor=130)
+    assert damaged(said, B, 130) is None
+    assert damaged(said, B, 120) is None
+    unlisted = damaged(HEAD, A, 130)
+    assert unlisted == replace(HEAD, floor=130), "its directory has another id by now"
+    assert damaged(HEAD, A, 100) is None, "that is so anyhow"
+    assert damaged(SHUT, B, 130) is None
+    assert DurableHead.decoded(said.encoded()) == said
+
+
+def test_a_holder_that_said_it_is_damaged_never_closes_nor_takes_part_as_one_without_commits() -> None:
+    """Section 3: whatever has become of its files since."""
+    said = damaged(HEAD, B, 0)
+    assert said is not None
+    assert closed(said, B, None) is None
+    assert closed(said, B, copy(150)) is None
+    assert start_of(said, 7, [Claim(B)]) == Unproven(said.epochs[-1])
+    assert start_of(said, 7, [Claim(B), Claim(C)]) == Start(100, X)
 
 
 def test_void_is_recorded_once() -> None:
@@ -289,12 +346,19 @@ def test_void_is_recorded_once() -> None:
         (140, 141, 0, False),
         (140, 0, 141, False),
         (140, 140, 140, True),
+        (HEAD_MAX, 0, 0, True),
+        (HEAD_MAX + 1, 0, 0, False),
     ],
 )
 def test_a_reset_is_not_below_what_is_known(offset: int, listed: int, floor: int, may: bool) -> None:
-    """DH-11: the end of a fresh listing, the epoch's begin, or floor."""
+    """DH-11: the end of a fresh listing, the epoch's begin, or floor. Nor beyond where any journal ends."""
     start = reset_start(replace(HEAD, floor=floor), offset, listed)
     assert start == (Start(offset, X, is_forced=True) if may else None)
+
+
+def test_an_operator_may_change_the_registers_with_a_reset() -> None:
+    """DH-11."""
+    assert reset_start(HEAD, 500, 0, lambda held: Y) == Start(500, Y, is_forced=True)
 
 
 def test_only_an_open_epoch_is_reset_and_that_is_told() -> None:

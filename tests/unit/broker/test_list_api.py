@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from allocator.keys import item_key
 from broker.journal_changes import JournalChanges
 from broker.list_api import TURN_JOURNALS
 from broker.listing import JOURNALS_MAX, MESSAGE_BYTES_MAX, Selection
+from protocol.errors import UnavailableError
 from protocol.gen import journal_pb2 as pb
 from protocol.route import ProcessId
 from protocol.selector import LabelSelector
@@ -239,6 +241,29 @@ async def test_a_watch_resumes_after_the_revision_it_had(cluster: JournalCluster
         # Whatever it is, it is later than what the client has seen.
         cluster.put_member(B, "http://elsewhere:8080")
     assert resuming.result() == ["acme/a"]
+
+
+async def test_a_watch_that_resumes_at_a_revision_far_ahead_is_not_held_for_ever(cluster: JournalCluster) -> None:
+    api = replace(cluster.brokers[A].lists, revision_wait_s=0.01)
+    forged = pb.Header(etcd=pb.Header.Etcd(cluster_id=1, member_id=1, revision=1 << 62, raft_term=1))
+    request = asked(watch=True, watch_resume=forged)
+    async with asyncio.timeout(10), aclosing(api.list_journals(request)) as messages:
+        with pytest.raises(UnavailableError, match=f"is at revision {cluster.view.revision} of .* revision {1 << 62}"):
+            await anext(messages)
+
+
+async def test_a_watch_that_resumes_where_the_broker_is_waits_for_news_without_a_limit(cluster: JournalCluster) -> None:
+    cluster.put_journal(journal_spec("acme/a"))
+    api = replace(cluster.brokers[A].lists, revision_wait_s=0)
+    seen = pb.Header(etcd=pb.Header.Etcd(cluster_id=1, member_id=1, revision=cluster.view.revision, raft_term=1))
+    async with aclosing(api.list_journals(asked(watch=True, watch_resume=seen))) as messages:
+        watch = Watch(messages)
+        async with asyncio.TaskGroup() as tasks:
+            resuming = tasks.create_task(watch.snapshot())
+            await settled()
+            assert not resuming.done()
+            cluster.put_member(B, "http://elsewhere:8080")
+        assert resuming.result() == ["acme/a"]
 
 
 async def test_who_is_too_slow_for_the_changes_sees_everything_anew(cluster: JournalCluster) -> None:

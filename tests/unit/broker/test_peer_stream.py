@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import cast
 
 import grpc
 import pytest
 
 from broker.peer_stream import ANSWER_S, QUEUED_BYTES_MAX, GrpcPeerStream
-from broker.peers import PeerChannels
+from broker.peers import PeerChannels, ReplicateCall
 from broker.pipeline import Ask, Pipeline
 from broker.replication_message import Answer, Content, Message, Propose
 from broker.replication_wire import MessageEncoder, decode, encode_answer
@@ -331,12 +332,67 @@ async def test_a_peer_that_owes_an_answer_for_too_long_has_failed_and_is_left() 
 
 
 async def test_a_peer_that_is_not_asked_owes_nothing() -> None:
-    async with connected(Peer.serve, answer_s=0.001) as it:
+    async with connected(Peer.serve, answer_s=0.5) as it:
         it.pipeline.content(b"content", 0)
         async with asyncio.timeout(TIMEOUT_S):
             while not it.peer.received:  # noqa: ASYNC110, nobody tells
                 await asyncio.sleep(0.001)
         assert not it.pipeline.failures
+
+
+async def test_a_peer_that_takes_no_more_content_has_failed_and_keeps_nobody() -> None:
+    """It owes no answer: nothing was asked. But an append waits for room, and all others wait for the append."""
+    async with connected(never, answer_s=0.3) as it:
+        for _ in range(4):
+            fill(it)
+        assert not it.stream.has_room
+        await within(it.stream.wait_room())
+        assert "it has not taken what was sent to it within 0.3 s" in str(it.pipeline.failures[B])
+        await asyncio.wait({it.running}, timeout=TIMEOUT_S)
+        await within(it.peer.over.wait())
+
+
+class SlowCall:
+    """One that takes each message, but only after a while."""
+
+    def __init__(self, each_s: float) -> None:
+        self._each_s = each_s
+        self.taken = 0
+        self.over = asyncio.Event()
+
+    async def write(self, _message: bytes) -> None:
+        await asyncio.sleep(self._each_s)
+        self.taken += 1
+
+    async def read(self) -> object:
+        await self.over.wait()
+        return grpc.aio.EOF
+
+    async def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.OK
+
+    async def details(self) -> str:
+        return ""
+
+    async def done_writing(self) -> None:
+        self.over.set()
+
+    def cancel(self) -> bool:
+        return True
+
+
+async def test_a_peer_that_is_slow_but_goes_on_taking_has_not_failed() -> None:
+    """However long it takes for all of it."""
+    pipeline = built(route_of(A, B), kin=frozenset((B,))).pipeline
+    call = SlowCall(0.2)
+    stream = GrpcPeerStream(cast(ReplicateCall, call), B, pipeline, MessageEncoder(), answer_s=0.9)
+    pipeline.connect({B: stream})
+    for at in range(6):
+        stream.send(Content(b"x", at))
+    pipeline.close()
+    await within(stream.run())
+    assert call.taken == 6
+    assert not pipeline.failures
 
 
 # Room for more.

@@ -19,11 +19,11 @@ from allocator.transaction import Put, Transaction
 from broker.append_api import AppendRates
 from broker.append_event import HeadRead, Ready
 from broker.append_run import Withdraw
-from broker.durable_head import DurableHead
+from broker.durable_head import DurableHead, Epoch
 from broker.local_replica import LocalReplica
 from broker.peer_stream import GrpcPeerStream
 from broker.pipeline import Pipeline
-from broker.pulse import PULSE_S, QUIET_PULSES, Pulse
+from broker.pulse import PULSE_S, QUIET_PULSES, UNPROVEN_PULSE_S, Pulse
 from broker.replication_message import Propose
 from broker.resolution import Resolution
 from broker.resolver import Resolver
@@ -46,6 +46,7 @@ from tests.support.broker_cores import (
     RecordingStream,
     committed_spool,
 )
+from tests.support.metrics import metric
 from tests.support.mini_cluster import ClusterKeys
 
 NS_PER_S = 1_000_000_000
@@ -93,17 +94,21 @@ class Clock:
 class FakeBroker:
     """An AppendBroker over keys in memory. It starts replicas with a Pulse, as the real one does."""
 
-    def __init__(self, clock: Clock, spec: JournalSpec, *members: ProcessId, content: bytes = b"") -> None:
+    def __init__(
+        self, clock: Clock, spec: JournalSpec, *members: ProcessId, content: bytes = b"", keeps_epochs: bool = False
+    ) -> None:
         """That of A; the first member is the primary. `content` is what its spools begin with."""
         self.rates = AppendRates()
         self.clock = clock
         self.etcd = ClusterKeys()
         self.content = content
         for member in members:
-            self.etcd.add_member(member)
+            self.etcd.add_member(member, keeps_epochs=keeps_epochs)
         self.etcd.apply(spec)
         self.etcd.assign(*((member, slot) for slot, member in enumerate(members[: spec.replication])))
         self.auto_suspend = False
+        # What is on record; void if there is nothing.
+        self.epochs: tuple[Epoch, ...] = ()
         self.chance = 0.5
         self.summary: Summary | None = None
         self.unready: list[Callable[[], None]] | None = None
@@ -145,7 +150,8 @@ class FakeBroker:
 
     def read_head(self, journal: str, done: Callable[[HeadRead | GazetteError], None]) -> None:
         create_revision = self.etcd.keys[item_key(ROOT, journal)].create_revision
-        done(HeadRead(DurableHead(create_revision, is_void=True), 1))
+        head = DurableHead(create_revision, self.epochs, is_void=not self.epochs)
+        done(HeadRead(head, self.etcd.head(journal).mod_revision))
 
     def await_ready(
         self, replica: LocalReplica, is_fresh: bool, done: Callable[[Ready | GazetteError], None]
@@ -255,6 +261,26 @@ def test_it_looks_again_about_once_a_minute_and_not_all_at_the_same_time(clock: 
         broker.chance = chance
         broker.clock.advance(clock.pending[0] - clock.now_s)
         assert clock.pending == [pytest.approx(clock.now_s + rest_s)]
+
+
+def test_a_journal_whose_end_nobody_can_prove_is_looked_at_more_often_and_told_of_once(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A holder that returns says so on record, and nobody is told of that."""
+    broker = FakeBroker(clock, ALONE, A, keeps_epochs=True)
+    broker.epochs = (Epoch(1, 0, (b"lost" * 4,)),)
+    before = metric("gazette_unproven_heads_total")
+    broker.settle()
+    broker.opened.clear()
+    broker.pass_time(4.5 * UNPROVEN_PULSE_S)
+    assert len(broker.opened) == 4
+    assert caplog.text.count("pulse of a journal was refused") == 1
+    assert metric("gazette_unproven_heads_total") == before + 1
+    broker.epochs = ()
+    broker.pass_time(PULSE_S)
+    broker.beats.clear()
+    broker.pass_time(10 * PULSE_S)
+    assert broker.beats == [], "it goes on, and all is in step"
 
 
 def test_it_beats_at_once_when_the_assignments_have_changed(clock: Clock) -> None:

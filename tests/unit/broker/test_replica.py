@@ -123,6 +123,7 @@ class Host:
     spool_id: bytes = b"here"
     copies: set[EpochMark] = field(default_factory=set)
     epochs: list[tuple[EpochTerms, EpochMark | None]] = field(default_factory=list)
+    voids: list[str] = field(default_factory=list)
 
     def has_copy(self, journal: str, mark: EpochMark) -> bool:
         return mark in self.copies
@@ -137,6 +138,9 @@ class Host:
 
     def epoch_opened(self, replica: Replica[FileT], terms: EpochTerms, closed: EpochMark | None) -> None:
         self.epochs.append((terms, closed))
+
+    def voided(self, journal: str) -> None:
+        self.voids.append(journal)
 
 
 class Holding:

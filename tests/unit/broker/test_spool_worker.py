@@ -355,6 +355,32 @@ async def test_what_a_callback_asks_for_is_done_after_what_was_asked_for_before(
         assert order == ["first", "second", "acked by the first", "released"]
 
 
+async def test_whoever_fails_when_told_keeps_no_others_of_the_same_batch_from_being_told(
+    directory: SpoolDirectory,
+) -> None:
+    """The spool is given back and room is made all the same, and the first error gets to the event loop."""
+    heard = awaited(BaseException)
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.set_result(context["exception"]))
+
+    def fail(_: Reply | Exception) -> None:
+        raise AssertionError("whoever was told failed")
+
+    with Stalled() as executor:
+        held = Held(directory, executor)
+        done = asyncio.Event()
+        held.on_release = done.set
+        # It goes alone, and those behind it together.
+        held.worker.content(b"", 0)
+        held.worker.propose(Proposal(fragment(0), LabelSet(), NOW_NS, acked_through=0), fail)
+        held.worker.content(bytes(QUEUED_BYTES_MAX), 0)
+        had_room = held.worker.has_room
+        held.worker.release()
+        executor.go.set()
+        await asyncio.wait_for(done.wait(), TIMEOUT_S)
+        assert (had_room, held.worker.has_room) == (False, True)
+        assert str(await heard) == "whoever was told failed"
+
+
 async def test_who_takes_over_at_once_does_not_work_beside_the_thread(held: Held) -> None:
     """Each holder asks for something on the disk and something that needs none, in the very moment it takes over."""
     rounds, done = 200, asyncio.Event()

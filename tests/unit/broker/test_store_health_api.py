@@ -37,7 +37,7 @@ async def test_a_store_that_can_be_used_is_healthy(cluster: JournalCluster) -> N
 
 
 async def test_a_store_that_cannot_be_used_says_why(cluster: JournalCluster) -> None:
-    for store in ("file:///missing/", "file:///store/?bogus=1"):
+    for store in ("file:///missing/", "file:///store/?bogus=1", "file:///a%00b/"):
         response = await asked(api_of(cluster), store)
         assert response.status == pb.FRAGMENT_STORE_UNHEALTHY
         assert response.store_health_error

@@ -1,18 +1,21 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import os
 import random
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from fragment.persister import CurrentSpec, Persister
-from fragment.spool import EpochMark, Proposal
+from fragment.spool import NO_EPOCH, EpochMark, Proposal
 from fragment.spool_budget import SpoolBudget
 from fragment.spool_compression import SpoolCompression
 from fragment.spool_directory import FsyncMode, RecoveredSpool, SpoolDirectory
@@ -48,6 +51,7 @@ class World:
     # Errors that opening a store raises, by its URL.
     denied: dict[str, Exception] = field(default_factory=dict)
     refused: asyncio.Event = field(default_factory=asyncio.Event)
+    stored: asyncio.Event = field(default_factory=asyncio.Event)
     joined: list[tuple[Fragment, SpoolFile, int]] = field(default_factory=list)
     has_lease: bool = True
     # A store that stands before the real one.
@@ -67,6 +71,10 @@ class World:
         completed = writer.complete().completed
         assert completed is not None
         return completed
+
+    def was_stored(self, fragment: Fragment) -> None:
+        self.persisted.append(fragment)
+        self.stored.set()
 
     def objects(self) -> dict[str, bytes]:
         root = self.folder / "stores"
@@ -96,7 +104,7 @@ async def world(tmp_path: Path, current: JournalSpec | None, *, discard_deleted:
     compression = SpoolCompression()
     persister = Persister(
         open_store, compression, lambda _: made.current, loop.time, random.Random(3),
-        persisted=lambda fragment: made.persisted.append(fragment),
+        persisted=lambda fragment: made.was_stored(fragment),
         joined=lambda fragment, file, create_revision: made.joined.append((fragment, file, create_revision)),
         may_upload=lambda: made.has_lease,
         discard_deleted=discard_deleted,
@@ -259,6 +267,37 @@ async def test_a_journal_without_stores_keeps_its_files(tmp_path: Path) -> None:
         assert held.spool_files() == [".commits", ".content"]
         assert held.persisted == []
         assert held.directory.budget.held_bytes == 0, "nobody waits for its upload"
+        known = held.persister.local("a/b", EPOCH.create_revision)
+        assert known == [(completed.spool.fragment, completed.file)], "for a replica that starts"
+        held.persister.revisit()
+        await held.persister.finish()
+        assert held.persister.local("a/b", EPOCH.create_revision) == known
+
+
+async def test_a_journal_that_gets_a_store_has_its_files_uploaded(tmp_path: Path) -> None:
+    none = JournalSpec("a/b", 1, fragment=FragmentPolicy(1 << 20, CompressionCodec.NONE))
+    async with world(tmp_path, none) as held:
+        held.persister.complete(held.spool(b"hello"), EPOCH.create_revision, primary=True)
+        await held.persister.finish()
+        held.current = CurrentSpec(spec(), EPOCH.create_revision)
+        held.persister.revisit()
+        await held.persister.finish()
+        assert len(held.objects()) == 1
+        assert held.persister.local("a/b", EPOCH.create_revision) == []
+        assert held.spool_files() == [".commits"], "its epoch is still open"
+
+
+async def test_a_journal_without_stores_that_is_deleted_leaves_no_files(tmp_path: Path) -> None:
+    none = JournalSpec("a/b", 1, fragment=FragmentPolicy(1 << 20, CompressionCodec.NONE))
+    async with world(tmp_path, none) as held:
+        held.persister.complete(held.spool(b"hello"), EPOCH.create_revision, primary=True)
+        await held.persister.finish()
+        held.persister.closed("a/b", EPOCH, 5)
+        assert held.spool_files() == [".commits", ".content"]
+        held.current = None
+        held.persister.revisit()
+        await held.persister.finish()
+        assert held.spool_files() == []
 
 
 async def test_a_growing_spool_is_compressed_before_it_is_complete(tmp_path: Path) -> None:
@@ -309,7 +348,7 @@ async def test_what_a_deleted_journal_had_acknowledged_is_set_aside_and_no_more(
         completed = held.spool(b"hello", b"world", acked=5)
         held.current = None
         held.persister.complete(completed, EPOCH.create_revision, primary=True)
-        held.persister.deleted("a/b", EPOCH.create_revision)
+        held.persister.acked_only("a/b", EPOCH, 0)
         await held.persister.finish()
         assert list(held.objects().values()) == [b"hello"]
         assert held.spool_files() == []
@@ -368,7 +407,7 @@ async def test_an_ended_spool_that_is_sound_is_uploaded_and_let_go(
         assert held.spool_files() == []
 
 
-@pytest.mark.parametrize("over", ["closed", "deleted"])
+@pytest.mark.parametrize("over", ["closed", "acked only"])
 async def test_an_epoch_that_ends_during_the_upload_leaves_nothing_behind(tmp_path: Path, over: str) -> None:
     async with world(tmp_path, spec()) as held:
         held.denied["file:///one/"] = UnavailableError("the store is down")
@@ -377,7 +416,7 @@ async def test_an_epoch_that_ends_during_the_upload_leaves_nothing_behind(tmp_pa
         if over == "closed":
             held.persister.closed("a/b", EPOCH, 5)
         else:
-            held.persister.deleted("a/b", EPOCH.create_revision)
+            held.persister.acked_only("a/b", EPOCH, 5)
         held.denied.clear()
         await held.persister.finish()
         assert list(held.objects().values()) == [b"hello"]
@@ -502,24 +541,104 @@ async def test_what_counts_by_its_own_word_alone_is_cut_there(tmp_path: Path) ->
     """DH-13, section 6."""
     async with world(tmp_path, spec()) as held:
         held.persister.complete(held.spool(b"hello", b"world", acked=5), EPOCH.create_revision, primary=True)
-        held.persister.acked_only("a/b", EPOCH)
+        held.persister.acked_only("a/b", EPOCH, 0)
         await held.persister.finish()
         assert list(held.objects().values()) == [b"hello"]
         assert held.spool_files() == []
 
 
-def left_behind(held: World, *appends: bytes, acked: int, spoil: bool = False) -> RecoveredSpool:
+async def test_what_a_later_part_knows_to_be_acknowledged_counts_for_the_earlier_ones(tmp_path: Path) -> None:
+    """Section 3: the record that completes a fragment does not know yet what became of it."""
+    async with world(tmp_path, spec()) as held:
+        held.persister.complete(held.spool(b"hello", acked=0), EPOCH.create_revision, primary=True)
+        held.persister.complete(held.spool(b"world", b"again", acked=10, begin=5), EPOCH.create_revision, primary=True)
+        held.persister.acked_only("a/b", EPOCH, 10)
+        await held.persister.finish()
+        assert sorted(held.objects().values()) == [b"hello", b"world"]
+
+
+async def test_what_came_without_an_epoch_counts_by_its_own_word_or_is_set_aside(tmp_path: Path) -> None:
+    """Section 6: one of the two was told by its primary what is acknowledged, the other was not."""
+    async with world(tmp_path, spec()) as held:
+        for begin, acked in ((0, 5), (10, None)):
+            recovered = left_behind(held, b"hello", b"world", acked=acked, mark=NO_EPOCH, begin=begin)
+            adopted(held, recovered)
+        held.persister.acked_only("a/b", NO_EPOCH, 20)
+        await held.persister.finish()
+        told = {path.rpartition("/")[0]: content for path, content in held.objects().items()}
+        assert told == {"one/a/b": b"hello", "one/.undecided/5/a/b": b"helloworld"}
+        assert len(held.joined) == 1, "nobody reads what may not be part of the journal"
+        assert held.spool_files() == []
+
+
+async def test_what_nobody_else_may_upload_does_not_wait_as_insurance_does(tmp_path: Path) -> None:
+    """DH-8: at once."""
+    async with world(tmp_path, spec()) as held:
+        held.persister.complete(held.spool(b"hello", acked=0), EPOCH.create_revision, primary=False)
+        held.persister.closed("a/b", EPOCH, 5)
+        await held.stored.wait()
+        assert list(held.objects().values()) == [b"hello"]
+
+
+async def test_a_lease_that_is_lost_while_an_upload_is_prepared_stops_it(tmp_path: Path) -> None:
+    """DH-11: it starts no upload."""
+    async with world(tmp_path, spec()) as held:
+        store = await held.stores.open("file:///one/")
+        held.instead = cast(BlobStore, Losing(store, held))
+        held.persister.complete(held.spool(b"hello", acked=5), EPOCH.create_revision, primary=True)
+        await held.persister.finish()
+        assert held.objects() == {}
+        assert held.spool_files() == [".commits", ".content"]
+
+
+class Losing:
+    """A store that is asked whether it has an object, while the lease runs out."""
+
+    def __init__(self, store: BlobStore, held: World) -> None:
+        self._store = store
+        self._held = held
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def exists(self, path: str) -> bool:
+        self._held.has_lease = False
+        return await self._store.exists(path)
+
+
+async def test_the_content_of_what_is_stored_is_let_go_of_though_its_log_stays(tmp_path: Path) -> None:
+    """Else each such file would take up its room on disk until the process ends."""
+    async with world(tmp_path, spec()) as held:
+        completed = held.spool(b"hello", acked=5)
+        file = weakref.ref(completed.file)
+        held.persister.complete(completed, EPOCH.create_revision, primary=True)
+        del completed
+        await held.persister.finish()
+        assert held.spool_files() == [".commits"]
+        gc.collect()
+        assert file() is None
+        held.persister.closed("a/b", EPOCH, 5)
+        await held.persister.finish()
+        assert held.spool_files() == []
+
+
+def left_behind(
+    held: World, *appends: bytes, acked: int | None, spoil: bool = False, mark: EpochMark = EPOCH, begin: int = 0
+) -> RecoveredSpool:
     """As after a restart: nobody has completed it."""
     assert held.current is not None
     encoded = held.current.spec.to_proto().SerializeToString()
-    writer = SpoolWriter("a/b", held.directory, lambda: encoded)
+    writer = SpoolWriter("a/b", held.directory, lambda: encoded, EPOCH.create_revision)
+    writer.propose(Proposal(replace(writer.spool.fragment, begin=begin, end=begin), writer.spool.registers, 0))
     for data in appends:
         writer.content(data, 0)
-        writer.propose(Proposal(writer.spool.next(), writer.spool.registers, 1, EPOCH, acked))
-    (content,) = held.directory.path.glob("*.content")
+        writer.propose(Proposal(writer.spool.next(), writer.spool.registers, 1, mark, acked))
+    (content,) = held.directory.path.glob(f"*-{begin:016x}-*.content")
     if spoil:
         content.write_bytes(content.read_bytes()[:-1] + b"?")
-    (recovered,) = held.directory.recover()
+    (recovered,) = (spool for spool in held.directory.recover() if spool.stem == content.with_suffix(""))
+    assert recovered.copy.last is not None
+    assert recovered.copy.last.create_revision == EPOCH.create_revision
     return recovered
 
 
@@ -592,7 +711,7 @@ async def test_a_damaged_copy_gives_what_is_acknowledged_and_sound_and_its_log_s
         recovered = left_behind(held, b"hello", b"world", b"again", acked=12, spoil=True)
         assert recovered.copy.worth is Worth.DAMAGED
         adopted(held, recovered)
-        held.persister.acked_only("a/b", EPOCH, is_over=False)
+        held.persister.acked_only("a/b", EPOCH, 0, is_over=False)
         await held.persister.finish()
         assert list(held.objects().values()) == [b"helloworld"]
         assert held.spool_files() == [".commits", ".content"]

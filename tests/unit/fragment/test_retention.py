@@ -101,6 +101,7 @@ class Store:
 
     def __init__(self, fails_at: int | None = None) -> None:
         self.removed: list[str] = []
+        self.announced: list[int] = []
         self.fails_at = fails_at
 
     async def remove(self, path: str) -> None:
@@ -124,8 +125,19 @@ async def enforced(
         asked.append(url)
         return store
 
+    async def announce(through: int) -> None:
+        assert not dry_run
+        assert not store.removed, "before anything goes"
+        store.announced.append(through)
+
     expired = await retention.enforce(
-        "a/b", listed, NOW_S, current_spec=current_spec, open_store=open_store, dry_run=dry_run
+        "a/b",
+        listed,
+        NOW_S,
+        current_spec=current_spec,
+        open_store=open_store,
+        announce=announce,
+        dry_run=dry_run,
     )
     if not dry_run:
         assert asked == [held.backing_store for held in expired.fragments]
@@ -136,6 +148,7 @@ async def test_expired_fragments_are_removed_from_the_store_they_are_in() -> Non
     store = Store()
     await enforced(store, spec())
     assert store.removed == [held.content_path for held in LISTED[:2]]
+    assert store.announced == [20]
 
 
 async def test_only_reporting_removes_nothing() -> None:
@@ -148,7 +161,7 @@ async def test_the_spec_as_it_is_now_decides() -> None:
     store = Store()
     assert spans(await enforced(store, spec(retention_ns=10 * DAY_NS))) == []
     assert spans(await enforced(store, None)) == []
-    assert store.removed == []
+    assert (store.removed, store.announced) == ([], [])
 
 
 async def test_a_failure_leaves_a_suffix() -> None:

@@ -192,7 +192,9 @@ def test_a_completed_spool_knows_whether_a_later_record_stands_in_for_it() -> No
     spool, _ = committed(Spool.fresh("a/b"), b"hello")
     for roll, superseded in (
         (rolled(spool, FIRST), True),
-        (rolled(spool, EpochMark(7, 2)), False),
+        # A later epoch is open only once this one is closed.
+        (rolled(spool, EpochMark(7, 2)), True),
+        (rolled(spool, EpochMark(7, 0)), False),
         (spool.complete(), False),
     ):
         assert [effect.is_superseded for effect in roll[1] if isinstance(effect, Completed)] == [superseded]

@@ -323,16 +323,16 @@ def test_a_stored_spool_leaves_its_last_word_and_needs_no_content(tmp_path: Path
     after.close()
 
 
-def test_files_that_nobody_uploads_go_with_their_last_reader(tmp_path: Path) -> None:
+def test_files_that_nobody_uploads_stay_though_nobody_reads_them(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     (local,) = append(writer_in(directory), b"hello").visible
-    local.file.keep_until_released()
+    local.file.keep_for_good()
     assert directory.budget.held_bytes == 0
     assert local.file.read(0, 5) == b"hello"
     path = local.file.content_path
     assert path.exists()
     del local
-    assert not path.exists()
+    assert path.exists()
     directory.close()
 
 
@@ -492,6 +492,6 @@ def test_the_log_of_a_damaged_copy_is_left_as_it_is(tmp_path: Path) -> None:
 def test_the_budget_counts_what_was_left_once_and_lets_go_of_it(tmp_path: Path) -> None:
     recovered = left(tmp_path)
     file = recovered.reopened()
-    assert recovered.directory.budget.held_bytes == recovered.size_bytes > 16
+    assert recovered.directory.budget.held_bytes == sum(recovered.lengths) > 16
     file.remove()
     assert recovered.directory.budget.held_bytes == 0

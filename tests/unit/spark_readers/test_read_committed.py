@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,8 +12,11 @@ import pytest
 import spark_readers.task_rows
 from consumer.message.message_uuid import Flags, MessageUUID, parse_text
 from protocol.codec import CompressionCodec
+from protocol.errors import CorruptError
 from spark_readers.clock_summary import ProducerCarry
 from spark_readers.commit_sieve import sieved
+from spark_readers.fragment_task import FragmentTask
+from spark_readers.scan import plan_tasks
 from spark_readers.uuid_extract import json_extractor, parsed_uuid
 from tests.support.fragment_bag import options_of, put, rows_of
 from tests.support.golden import Case, case_id, cases
@@ -57,8 +61,8 @@ def test_vectors_of_gazette_go_through_the_sieve(case: Case) -> None:
             for of in case["initial_producers"]
             if of["journal"] == journal
         }
-        messages: list[tuple[MessageUUID | None, int]] = [
-            (MessageUUID(bytes.fromhex(of["producer"]), of["clock"], of["flags"]), of["n"])
+        messages = [
+            (of["n"], MessageUUID(bytes.fromhex(of["producer"]), of["clock"], of["flags"]))
             for of in case["messages"]
             if of["journal"] == journal
         ]
@@ -86,11 +90,11 @@ def test_vectors_of_gazette_go_through_fragments_and_tasks(case: Case, tmp_path:
     assert len(uncommitted) == len(case["messages"])
 
 
-def line(n: int, clock: int, flags: int, producer: str = "010000000001") -> bytes:
+def line(n: int, clock: int, flags: int, producer: str = "010000000001", pad: str = "") -> bytes:
     uuid = f"{clock >> 4 & 0xFFFFFFFF:08x}-0000-1000-8{clock & 0xF:x}{flags:02x}-{producer}"
     # The lower four bits of a Clock are six bits into the sequence: kept at zero here.
     assert clock & 0xF == 0
-    return json.dumps({"UUID": uuid, "n": n}).encode() + b"\n"
+    return json.dumps({"UUID": uuid, "n": n, "pad": pad}).encode() + b"\n"
 
 
 def test_what_waits_is_bounded_and_looked_for_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,6 +106,69 @@ def test_what_waits_is_bounded_and_looked_for_ahead(tmp_path: Path, monkeypatch:
         begin += len(content[0])
     rows = rows_of(options_of(path=tmp_path, framing="json"), NUMBERS)
     assert sorted(row["n"] for row in rows) == [0, 1]
+
+
+@pytest.mark.parametrize("split", ["1m", "2m", "3m", "5m"])
+def test_looking_ahead_reaches_the_end_of_an_append_that_a_piece_was_cut_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: str
+) -> None:
+    """A piece of a zstandard fragment goes on to where the next append begins, far beyond where it was cut."""
+    chance = random.Random(0)
+    messages = []
+    for n in range(1, 1501):
+        is_ack = n % 100 == 0
+        messages.append(line(n, 16 * n, 2 if is_ack else 1, pad=chance.randbytes(3000).hex()))
+    appends = [b"".join(messages[at : at + 500]) for at in range(0, len(messages), 500)]
+    put(tmp_path, "acme/orders", 0, appends, CompressionCodec.ZSTANDARD)
+    options = options_of(path=tmp_path, framing="json", splitSize=split)
+    assert len(plan_tasks(options)) > 1
+    monkeypatch.setattr(spark_readers.task_rows, "WAITING_BYTES_MAX", 200_000)
+    rows = rows_of(options, NUMBERS)
+    assert sorted(row["n"] for row in rows) == [n for n in range(1, 1501) if n % 100]
+
+
+@pytest.mark.parametrize("split", ["1k", "128m"])
+@pytest.mark.parametrize("waiting_max", [100, 1 << 20])
+def test_a_bad_fragment_is_left_out_however_many_tasks_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: str, waiting_max: int
+) -> None:
+    """By the driver that plans, by the task that reads, and by the task that looks ahead: they agree on the rest."""
+    monkeypatch.setattr(spark_readers.task_rows, "WAITING_BYTES_MAX", waiting_max)
+    begin = 0
+    paths = []
+    for n, flags in enumerate([1, 1, 1, 2, 1]):
+        content = [line(n, 160 + 16 * n, flags, pad="x" * 900)]
+        of, path = put(tmp_path, "acme/orders", begin, content, CompressionCodec.GZIP)
+        begin = of.end
+        paths.append(path)
+    bad = paths[1]
+    bad.write_bytes(bad.read_bytes()[:-5])
+    given = {"path": tmp_path, "framing": "json", "splitSize": split}
+    with pytest.raises(CorruptError, match=bad.name):
+        rows_of(options_of(**given), NUMBERS)
+    assert [row["n"] for row in rows_of(options_of(**given, failOnDataLoss="false"), NUMBERS)] == [0, 2]
+
+
+def test_a_task_is_told_of_the_producers_it_reads_and_of_no_others(tmp_path: Path) -> None:
+    """Every task of a job that writes is a producer: told of all before it, tasks would outgrow the journal."""
+    begin = 0
+    for n in range(40):
+        # One of its own that leaves its transaction open, one that commits, and one that is in every fragment.
+        content = [
+            line(n, 160, 1, f"01{n:010x}", pad="x" * 900),
+            line(n, 160, 0, f"03{n:010x}"),
+            line(n, 160 + 16 * n, 1, "050000000001"),
+        ]
+        of, _ = put(tmp_path, "acme/orders", begin, content)
+        begin = of.end
+    put(tmp_path, "acme/orders", begin, [line(40, 1600, 2, "050000000001"), line(41, 176, 2, "010000000000")])
+    options = options_of(path=tmp_path, framing="json", splitSize="1k")
+    runs = [run for task in plan_tasks(options) for run in FragmentTask.unpack(task).runs]
+    assert len(runs) > 40
+    assert max(len(run.stretch.carry) for run in runs) <= 3
+    assert max(len(run.stretch.settlement) for run in runs) <= 2
+    rows = rows_of(options, NUMBERS)
+    assert sorted(row["n"] for row in rows) == sorted([*range(40), *range(40), 0])
 
 
 def test_records_without_a_uuid_are_delivered_as_they_are(tmp_path: Path) -> None:

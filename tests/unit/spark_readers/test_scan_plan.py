@@ -111,6 +111,34 @@ def test_times_prune_by_modification_and_by_path() -> None:
     assert plan_journal(JournalState(JOURNAL, copied), stored(startingTimestamp="7200000")).begin == 10
 
 
+def test_what_is_not_stored_yet_is_newer_than_any_time() -> None:
+    fresh = [Fragment(JOURNAL, 100, 150, bytes(20), NONE)]
+    state = JournalState(JOURNAL, [fragment(0, 50, mod_time=100), fragment(50, 100, mod_time=200)], fresh, 200)
+    since = plan_journal(state, served(startingTimestamp="1000000"))
+    assert (since.begin, since.end, ranges(since)) == (100, 200, [(100, 150), (150, 200)])
+    assert plan_journal(state, served(startingTimestamp="1000000", tail="false")).pieces == []
+    # Of a journal without stored fragments all is new.
+    unstored = plan_journal(JournalState(JOURNAL, [], fresh, 200), served(startingTimestamp="1000000"))
+    assert ranges(unstored) == [(100, 150), (150, 200)]
+    # What brokers have between stored fragments was stored by none of them.
+    between = JournalState(JOURNAL, [fragment(0, 100, mod_time=100), fragment(150, 200, mod_time=2000)], fresh, 200)
+    assert ranges(plan_journal(between, served(startingTimestamp="1000000"))) == [(100, 150), (150, 200)]
+
+
+@pytest.mark.parametrize("time_s", [1, 3600, 5001, 7200, 9000, 9001, 10_800, 11_001, 99_999, 100_000])
+@pytest.mark.parametrize("copied_at", [None, 99_999])
+def test_what_ends_at_a_time_and_what_begins_then_are_all_and_share_nothing(time_s: int, copied_at: int | None) -> None:
+    bag = [
+        fragment(0, 10, postfix="date=1970-01-01/hour=00", mod_time=copied_at or 5000),
+        fragment(10, 20, postfix="date=1970-01-01/hour=01", mod_time=copied_at or 9000),
+        fragment(20, 30, postfix="date=1970-01-01/hour=02", mod_time=copied_at or 11_000),
+    ]
+    state = JournalState(JOURNAL, bag, (), 40)
+    before = plan_journal(state, served(endingTimestamp=time_s * 1000))
+    since = plan_journal(state, served(startingTimestamp=time_s * 1000))
+    assert (before.begin, before.end, since.end) == (0, since.begin, 40)
+
+
 def test_large_fragments_are_split_where_their_codec_and_framing_allow() -> None:
     length = 4 << 20
     for codec, framing, count in (
@@ -126,6 +154,16 @@ def test_large_fragments_are_split_where_their_codec_and_framing_allow() -> None
         assert len(scan.pieces) == count, (codec, framing)
         assert scan.pieces[0].begin == 0
         assert scan.pieces[-1].end == length
+
+
+def test_raw_fragments_are_whole_where_they_are_to_be_verified() -> None:
+    state = JournalState(JOURNAL, [fragment(0, 4 << 20)])
+    assert len(plan_journal(state, stored(splitSize="1m")).pieces) == 4
+    (piece,) = plan_journal(state, stored(splitSize="1m", verifySha1="true")).pieces
+    assert piece.is_whole_fragment
+    # Frames of zstandard have checksums of their own.
+    packed = JournalState(JOURNAL, [fragment(0, 4 << 20, ZSTD)])
+    assert len(plan_journal(packed, stored(splitSize="1m", verifySha1="true")).pieces) == 4
 
 
 def test_tiny_fragments_share_tasks_and_none_is_overfull() -> None:

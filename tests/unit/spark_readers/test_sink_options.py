@@ -13,7 +13,7 @@ TRANSACTION = {"txnAppId": "daily", "txnVersion": "7", "commitJournal": "acme/co
 
 def test_what_most_say_is_enough() -> None:
     options = SinkOptions.of(ONE, COLUMNS)
-    assert options.settings.addresses == ("http://localhost:8080",)
+    assert options.broker.addresses == ("http://localhost:8080",)
     assert options.journals == ("acme/orders",)
     assert options.framing is SinkFraming.JSON
     assert options.uuid_path == ("UUID",)
@@ -23,7 +23,7 @@ def test_what_most_say_is_enough() -> None:
 def test_names_of_options_are_in_any_case() -> None:
     given = {"BROKER": "a:1, b:2", "journals": "acme/b, acme/a", "KEYcolumn": "customer", "Mapping": "Rendezvous"}
     options = SinkOptions.of(given, COLUMNS)
-    assert options.settings.addresses == ("http://a:1", "http://b:2")
+    assert options.broker.addresses == ("http://a:1", "http://b:2")
     # In the order of a listing, which is what a mapping counts by.
     assert options.journals == ("acme/a", "acme/b")
     assert options.mapping is KeyMapping.RENDEZVOUS

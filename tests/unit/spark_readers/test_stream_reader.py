@@ -32,8 +32,8 @@ def values(rows: list[dict[str, object]] | None) -> list[object]:
     return [row["value"] for row in rows]
 
 
-def message(n: int, clock: int, flags: Flags) -> bytes:
-    return json.dumps({"UUID": str(build(PRODUCER, clock, flags)), "n": n}).encode()
+def message(n: int, clock: int, flags: Flags, producer: bytes = PRODUCER) -> bytes:
+    return json.dumps({"UUID": str(build(producer, clock, flags)), "n": n}).encode()
 
 
 def test_a_journal_is_read_as_it_grows(tmp_path: Path) -> None:
@@ -90,6 +90,25 @@ def test_a_transaction_is_delivered_with_its_acknowledgement_and_not_before(tmp_
     grow(tmp_path, JOURNAL, end, message(3, 4, Flags.ACK_TXN), message(4, 5, Flags.OUTSIDE_TXN))
     assert query.batch() == [{"n": 1}, {"n": 2}, {"n": 4}]
     assert query.batch() is None
+
+
+def test_what_one_producer_committed_since_another_began_is_not_delivered_again(tmp_path: Path) -> None:
+    """Both have a transaction open where the batch ends. It is read again from where the older of them began."""
+    other = b"\x03bbbbb"
+    first = [
+        message(0, 100, Flags.CONTINUE_TXN),
+        message(1, 9, Flags.CONTINUE_TXN, other),
+        message(2, 10, Flags.ACK_TXN, other),
+        message(3, 11, Flags.CONTINUE_TXN, other),
+        message(4, 12, Flags.CONTINUE_TXN, other),
+        message(5, 13, Flags.ACK_TXN, other),
+        message(6, 21, Flags.CONTINUE_TXN, other),
+    ]
+    end = grow(tmp_path, JOURNAL, 0, *first)
+    query = StreamQuery(NUMBERS, path=tmp_path, framing="json")
+    assert query.batch() == [{"n": 1}, {"n": 3}, {"n": 4}]
+    grow(tmp_path, JOURNAL, end, message(7, 101, Flags.ACK_TXN), message(8, 30, Flags.ACK_TXN, other))
+    assert query.batch() == [{"n": 0}, {"n": 6}]
 
 
 def test_a_batch_is_limited_and_has_a_part_of_every_journal(tmp_path: Path) -> None:

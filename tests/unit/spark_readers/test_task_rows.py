@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import logging
+import random
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import pairwise
@@ -10,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import zstandard
 from google.protobuf import descriptor_pb2
 
 from consumer.message import csv_framing, fixed_framing
@@ -132,17 +134,15 @@ def test_one_large_fragment_is_split_into_tasks_that_share_no_line(tmp_path: Pat
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
 @pytest.mark.parametrize("harm", ["truncated", "flipped", "vanished"])
-@pytest.mark.parametrize("framing", ["lines", "json"])
+@pytest.mark.parametrize(("framing", "verify"), [("lines", "false"), ("json", "false"), ("json", "true")])
 def test_a_bad_fragment_fails_by_name_or_is_skipped_and_counted(
-    tmp_path: Path, codec: CompressionCodec, harm: str, framing: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, codec: CompressionCodec, harm: str, framing: str, verify: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     good = b'{"note":"good"}\n'
     content = json_lines(1 << 19).rpartition(b"\n")[0] + b"\n"
     put(tmp_path, JOURNAL, 0, [good])
     of, path = put(tmp_path, JOURNAL, len(good), [content], codec)
     packed = path.read_bytes()
-    # What DuckDB reads is verified by its length and by the checksums that a codec has; raw bytes have none.
-    verify = "true" if harm == "flipped" else "false"
     given: dict[str, object] = {"path": tmp_path, "framing": framing, "verifySha1": verify}
     given["isolation"] = "read_uncommitted"
     schema = pa.schema([("value" if framing == "lines" else "note", pa.string())])
@@ -167,6 +167,26 @@ def test_a_bad_fragment_fails_by_name_or_is_skipped_and_counted(
     assert of.content_name in caplog.text
 
 
+@pytest.mark.parametrize("checksums", [True, False])
+@pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
+def test_no_changed_byte_becomes_a_row(tmp_path: Path, codec: CompressionCodec, checksums: bool) -> None:
+    """In files that DuckDB reads, too: it verifies zstandard frames if they have checksums, and nothing else."""
+    content = json_lines(300 << 10).rpartition(b"\n")[0] + b"\n"
+    of, path = put(tmp_path, JOURNAL, 0, [content], codec)
+    if not checksums:
+        path.write_bytes(zstandard.compress(content) if codec is ZSTD else path.read_bytes())
+    options = options_of(path=tmp_path, framing="json", isolation="read_uncommitted")
+    schema = pa.schema([("note", pa.string())])
+    tasks = [FragmentTask.unpack(task) for task in plan_tasks(options)]
+    assert len(rows_of_tasks(tasks, options, schema)) == content.count(b"\n")
+    packed = path.read_bytes()
+    chance = random.Random(0)
+    for at in chance.sample(range(len(packed) // 20, len(packed) * 19 // 20), 20):
+        path.write_bytes(packed[:at] + bytes([packed[at] ^ 1 << chance.randrange(8)]) + packed[at + 1 :])
+        with pytest.raises(CorruptError, match=of.content_name):
+            rows_of_tasks(tasks, options, schema)
+
+
 def test_gaps_fail_or_are_passed_over(tmp_path: Path) -> None:
     put(tmp_path, JOURNAL, 0, [b"one\n"])
     put(tmp_path, JOURNAL, 10, [b"two\n"])
@@ -176,12 +196,16 @@ def test_gaps_fail_or_are_passed_over(tmp_path: Path) -> None:
     assert [row["value"] for row in rows] == ["one", "two"]
 
 
-def test_an_append_that_ends_within_a_line_is_an_error_unless_malformed_ones_are_dropped(tmp_path: Path) -> None:
+def test_an_append_that_ends_within_a_line_is_an_error_unless_malformed_ones_are_dropped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     put(tmp_path, JOURNAL, 0, [b"one\ntw"])
     with pytest.raises(CorruptError, match="no newline ends the line that begins at offset 4"):
         rows_of(options_of(path=tmp_path))
     rows = rows_of(options_of(path=tmp_path, mode="DROPMALFORMED"))
     assert [row["value"] for row in rows] == ["one"]
+    assert "the rest of a piece of a fragment is dropped, as mode is DROPMALFORMED" in caplog.text
+    assert "offset 4" in caplog.text
 
 
 def test_a_journal_that_was_named_and_is_not_there_is_an_error(tmp_path: Path) -> None:

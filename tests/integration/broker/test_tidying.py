@@ -1,0 +1,113 @@
+"""What brokers tidy up by themselves: fragments past retention, epochs that the store has all of, records of journals
+that are gone. Theirs is a matter of minutes; here it comes every other second."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from allocator.etcd_client import EtcdClient
+from broker.durable_head import DurableHead, head_key
+from protocol.gen import journal_pb2 as pb
+from tests.support.broker_cluster import BrokerCluster, broker_cluster, eventually, journal_spec
+from tests.support.etcd_server import EtcdServer
+
+JOURNAL = "test/one"
+ONLY = "broker-0"
+
+
+@pytest.fixture
+async def cluster(shared_etcd: EtcdServer, prefix: str, tmp_path: Path) -> AsyncIterator[BrokerCluster]:
+    planted = "tests.support.planted_broker tidies-soon"
+    async with broker_cluster(tmp_path, shared_etcd.endpoint, prefix, ONLY, module=planted) as made:
+        yield made
+
+
+async def head_of(etcd: EtcdClient, prefix: str) -> DurableHead | None:
+    stored = await etcd.get(head_key(prefix, JOURNAL))
+    return None if stored is None else DurableHead.decoded(stored.raw)
+
+
+async def test_epochs_go_off_the_record_as_the_store_gets_what_they_hold(
+    cluster: BrokerCluster, etcd: EtcdClient, prefix: str
+) -> None:
+    """DH-12: also if it did not have it yet when the next one was opened, as after the restart of an only broker."""
+    await cluster.apply(journal_spec(JOURNAL, 1))
+    for at in range(4):
+        await cluster.append(ONLY, JOURNAL, b"line %d\n" % at)
+        cluster.brokers[ONLY].kill()
+        await cluster.start(ONLY)
+    await cluster.append(ONLY, JOURNAL, b"last\n")
+
+    async def is_trimmed() -> bool:
+        head = await head_of(etcd, prefix)
+        assert head is not None
+        assert head.last is not None
+        assert head.last.number > 4
+        return len(head.epochs) == 1
+
+    await eventually(is_trimmed, "the store to have the others")
+    # It goes on as if nothing had happened.
+    await cluster.append(ONLY, JOURNAL, b"more\n")
+    content = await cluster.read(ONLY, JOURNAL)
+    assert content == b"".join(b"line %d\n" % at for at in range(4)) + b"last\nmore\n"
+
+
+async def test_what_retention_removes_is_not_waited_for(cluster: BrokerCluster, etcd: EtcdClient, prefix: str) -> None:
+    """Neither by readers nor by the list of epochs."""
+    await cluster.apply(journal_spec(JOURNAL, 1, length=1024, retention_ns=2 * 10**9))
+    for _ in range(8):
+        await cluster.append(ONLY, JOURNAL, b"x" * 1024)
+    stored = cluster.fragments / JOURNAL
+
+    async def is_pruned() -> bool:
+        head = await head_of(etcd, prefix)
+        assert head is not None
+        names = sorted(path.name for path in stored.glob("*.raw"))
+        return bool(names) and int(names[0][:16], 16) > 0 and head.pruned_through > 0
+
+    await eventually(is_pruned, "the first fragments to be removed")
+    cluster.brokers[ONLY].kill()
+    await cluster.start(ONLY)
+    await cluster.append(ONLY, JOURNAL, b"after\n")
+
+    async def is_trimmed() -> bool:
+        head = await head_of(etcd, prefix)
+        assert head is not None
+        return len(head.epochs) == 1
+
+    await eventually(is_trimmed, "no epoch to be waited for")
+    responses: list[pb.ReadResponse] = []
+
+    async def is_read() -> bool:
+        nonlocal responses
+        try:
+            responses = await cluster.responses(ONLY, JOURNAL)
+        except grpc.aio.AioRpcError:
+            # It was just removed, and the next listing is yet to come.
+            return False
+        return b"".join(response.content for response in responses).endswith(b"after\n")
+
+    await eventually(is_read, "what is left to be read")
+    offsets = [response.offset for response in responses if response.content]
+    assert offsets[0] > 0, "whoever asks for what is gone is sent on"
+
+
+async def test_the_record_of_a_deleted_journal_goes_once_it_is_done_with(
+    cluster: BrokerCluster, etcd: EtcdClient, prefix: str
+) -> None:
+    await cluster.apply(journal_spec(JOURNAL, 1))
+    await cluster.append(ONLY, JOURNAL, b"first\n")
+    await cluster.append(ONLY, JOURNAL, b"second\n")
+    assert await head_of(etcd, prefix) is not None
+    await cluster.delete(JOURNAL)
+
+    async def is_gone() -> bool:
+        return await head_of(etcd, prefix) is None
+
+    await eventually(is_gone, "the record to be removed")
+    aside = [path.read_bytes() for path in (cluster.fragments / ".deleted").rglob("*.raw")]
+    assert b"second\n" in aside, "what was not stored yet was set aside first"

@@ -1,0 +1,51 @@
+"""``gazctl serve`` with something about it changed, by a name that comes first: what a test cannot wait for, or has no
+program of."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable
+
+from broker import journal_broker
+from broker import main as broker_main
+from broker.peer_stream import GrpcPeerStream
+from fragment.spool_writer import SpoolWriter
+from gazctl.main import main
+
+
+def without_epochs() -> None:
+    """As Gazette's own brokers are to ours: its key says nothing of what it can do."""
+    vars(broker_main).update(EPOCHS=0, KIN=0)
+
+
+def tidies_soon() -> None:
+    """Retention, trimming and sweeping come every other second."""
+    vars(journal_broker).update(TIDY_S=1.0, SWEEP_EVERY=1)
+
+
+def hangs_when_told() -> None:
+    """Peers have a second, and so has each that is waited for at the end; and after SIGUSR1 the disk takes no content,
+    nor lets go of who writes it."""
+    within = vars(broker_main)["_within"]
+    vars(broker_main).update(END_S=1.0, _within=lambda _, task, what: within(1.0, task, what))
+    defaults = GrpcPeerStream.__init__.__kwdefaults__
+    assert defaults is not None
+    defaults["answer_s"] = 1.0
+
+    def hang(*_: object) -> None:
+        threading.Event().wait()
+
+    signal.signal(signal.SIGUSR1, lambda *_: setattr(SpoolWriter, "content", hang))
+
+
+PLANTED: dict[str, Callable[[], None]] = {
+    "without-epochs": without_epochs,
+    "tidies-soon": tidies_soon,
+    "hangs-when-told": hangs_when_told,
+}
+
+if __name__ == "__main__":
+    PLANTED[sys.argv.pop(1)]()
+    main()
