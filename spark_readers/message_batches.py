@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain
-from struct import pack
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from consumer.message.csv_framing import CsvDecoder
 from consumer.message.fixed_framing import FixedDecoder
@@ -22,6 +21,9 @@ from protocol.errors import CorruptError
 
 BATCH_BYTES = 1 << 20
 """Of content before a batch is made. Larger ones leave the processor's cache."""
+
+
+_NEWLINE = ord("\n")
 
 
 class MessageBatch(NamedTuple):
@@ -67,27 +69,24 @@ def line_begins(content: Iterable[bytes], at: int, end: int, *, aligned: bool = 
         at, content = _next_line(content, at - 1)
     # Of the line under way.
     begin = at
+    is_newline = np.empty(BATCH_BYTES, np.bool_)
     for chunk in content:
         if begin >= end:
             return
-        if chunk:
-            nexts = _after_newlines(chunk, at)
-            at += len(chunk)
-            if len(nexts):
-                begins = pa.concat_arrays([pa.array([begin], pa.int64()), nexts[:-1]])
-                yield begins if at <= end else begins.filter(pc.less(begins, end))
-                begin = nexts[-1].as_py()
+        if len(chunk) > len(is_newline):
+            is_newline = np.empty(len(chunk), np.bool_)
+        np.equal(np.frombuffer(chunk, np.uint8), _NEWLINE, out=is_newline[: len(chunk)])
+        begins = np.flatnonzero(is_newline[: len(chunk)])
+        at += len(chunk)
+        if len(begins):
+            # The line that ends at a newline begins after the one before it.
+            begins += at - len(chunk) + 1
+            begin, begins[1:], begins[0] = int(begins[-1]), begins[:-1], begin
+            yield pa.array(begins if at <= end else begins[begins < end])
         if at - begin > FRAME_BYTES_MAX:
             raise PartialMessageError(f"a line that begins at {begin} is over the limit of {FRAME_BYTES_MAX} bytes")
     if begin < min(at, end):
         raise PartialMessageError(f"no newline ends the line that begins at offset {begin}")
-
-
-def _after_newlines(chunk: bytes, at: int) -> pa.Array:
-    bounds = pa.py_buffer(pack("<ii", 0, len(chunk)))
-    text = pa.Array.from_buffers(pa.binary(), 1, [None, bounds, pa.py_buffer(chunk)])
-    lengths = pc.binary_length(pc.split_pattern(text, b"\n").values)
-    return pc.cumulative_sum(pc.add(lengths[:-1].cast(pa.int64()), 1), start=at)
 
 
 def _next_line(content: Iterable[bytes], at: int) -> tuple[int, Iterable[bytes]]:
