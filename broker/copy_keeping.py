@@ -6,12 +6,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from allocator.etcd_client import EtcdClient
-from allocator.etcd_errors import EtcdError
+from allocator.etcd_errors import EtcdError, EtcdUnavailableError
 from allocator.keys import item_key
 from broker.append_effect import HeadChange
 from broker.append_event import HeadRead
+from broker.copy_settling import TRIES_MAX, AskItem, CopySettling, Settled, Unsettled
 from broker.durable_head import EPOCHS_WARN, DurableHead, head_key, heads_prefix, voided
 from broker.held_copies import HeldCopies
 from broker.journal_transaction import record, unrecord
@@ -29,14 +31,11 @@ PARALLEL_MAX = 64
 LOOK_S = 5.0
 """How long a copy that was given up waits for others to go on, before it closes its epoch; and how often it is looked
 after from then on."""
-TRIES_MAX = 5
 RETRY_S = 1.0
+GONE_S = 3600.0
+"""For how long a deleted journal is on record whose last epoch is open: those who have it may return and close it."""
 PROGRESS_EVERY = 1000
 CONTENDED = "the head of the journal is being changed by others: try again"
-
-
-Known = tuple[DurableHead | None, int]
-"""What is on record of a journal, and the ModRevision of that: zero where there is none."""
 
 
 class CopyKeeping:
@@ -56,12 +55,14 @@ class CopyKeeping:
         self._persister = persister
         self._has_replica = has_replica
         self._is_scanned = False
-        # Damaged ones, by name; and of these such as nothing at all can be read of.
+        # Damaged spools by name, including those of which nothing can be read.
         self._damaged: dict[str, RecoveredSpool] = {}
         self._is_changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         # When a replica of a journal was last given up, of those that were just so.
         self._given_up_s: dict[str, float] = {}
+        # Since when it is known that a journal on record does not exist any more.
+        self._gone_since_s: dict[str, float] = {}
         HELD_COPIES.set_function(lambda: len(self.copies))
         DAMAGED_COPIES.set_function(lambda: self.copies.damaged_count)
 
@@ -73,16 +74,10 @@ class CopyKeeping:
         if not self._is_scanned:
             await self._scan()
         heads, unreadable = await self._heads()
-        found = self.copies.bound({**{journal: head for journal, (head, _) in heads.items()}, **unreadable})
+        found = self.copies.bound({**{journal: read.head for journal, read in heads.items()}, **unreadable})
         for name, through in found.items():
             await asyncio.to_thread(self._damaged[name].doubt, through)
-        listed = [
-            journal
-            for journal, (head, _) in heads.items()
-            if head.open_epoch is not None and self.copies.spool_id in head.open_epoch.holders
-        ]
-        journals = dict.fromkeys([*self.copies.journals, *listed])
-        if journals:
+        if journals := self.copies.journals:
             log.warning("recovering journals", extra={"copies": len(self.copies), "journals": len(journals)})
             await self._settle_all(journals, heads, "journals are being recovered")
             log.warning("recovered journals", extra={"journals": len(journals), "unsettled": len(self.copies)})
@@ -111,9 +106,7 @@ class CopyKeeping:
             log.error("a spool is damaged: it proves no end, and stays until its epoch is closed", extra=extra)
         if copy.last is None:
             return
-        completed = CompletedSpool(spool_of(copy), recovered.reopened())
-        sound_through = copy.verified.end if copy.verified is not None else copy.last.begin
-        self._persister.adopt(completed, copy.last.create_revision, copy.worth, sound_through)
+        self._persister.adopt(CompletedSpool(spool_of(copy), recovered.reopened()), copy)
 
     def give_up(self, journal: str, copy: CopyEnd | None, acked_through: int) -> None:
         """A replica is given up: what it had of the journal's last epoch, and how much of that is acknowledged."""
@@ -149,17 +142,17 @@ class CopyKeeping:
     async def read_head(self, journal: str) -> HeadRead:
         """Raises an UnavailableError."""
         try:
-            head, mod_revision = await self._head(journal)
+            read = await self._head(journal)
         except EtcdError as error:
             log.warning("etcd did not tell of a journal's head", extra={"error": str(error)})
             raise UnavailableError("etcd cannot be reached, or does not answer: try again") from error
         except ValidationError as error:
             raise UnavailableError(f"{error}: restore the key {head_key(self._root, journal)}") from error
-        if head is not None and len(head.epochs) > EPOCHS_WARN:
+        if read.head is not None and len(read.head.epochs) > EPOCHS_WARN:
             LONG_HEADS.inc()
-            extra = {"journal": journal, "epochs": len(head.epochs)}
+            extra = {"journal": journal, "epochs": len(read.head.epochs)}
             log.warning("the store does not get what many epochs of a journal hold: see to its uploads", extra=extra)
-        return HeadRead(head, mod_revision)
+        return read
 
     async def read_heads(self) -> Mapping[str, DurableHead]:
         """All that are on record. Raises an UnavailableError."""
@@ -167,17 +160,17 @@ class CopyKeeping:
             heads, _ = await self._heads()
         except EtcdError as error:
             raise UnavailableError("etcd cannot be reached, or does not answer: try again") from error
-        return {journal: head for journal, (head, _) in heads.items()}
+        return {journal: read.head for journal, read in heads.items() if read.head is not None}
 
     async def change_head(
-        self, journal: str, create_revision: int, changed: Callable[[DurableHead], DurableHead | None]
+        self, journal: str, create_revision: int, changed: Callable[[DurableHead | None], DurableHead | None]
     ) -> HeadRead:
         """What is on record of that incarnation, after it was changed if that is called for. Raises an
         UnavailableError."""
         for _ in range(TRIES_MAX):
             read = await self.read_head(journal)
             head = None if read.head is None else read.head.of(create_revision)
-            wanted = None if head is None else changed(head)
+            wanted = changed(head)
             if wanted is None:
                 return HeadRead(head, read.mod_revision)
             try:
@@ -188,40 +181,27 @@ class CopyKeeping:
 
     async def void_head(self, journal: str, create_revision: int) -> None:
         """Have it on record that a member without epochs takes part. Raises an UnavailableError."""
-        for _ in range(TRIES_MAX):
-            read = await self.read_head(journal)
-            head = voided(None if read.head is None else read.head.of(create_revision), create_revision)
-            if head is None:
-                return
-            try:
-                committed = await self._etcd.commit(record(self._root, journal, HeadChange(head, read.mod_revision)))
-            except EtcdError as error:
-                raise UnavailableError("etcd cannot be reached, or does not answer: try again") from error
-            if committed.succeeded:
-                return
-        raise UnavailableError(CONTENDED)
+        await self.change_head(journal, create_revision, partial(voided, create_revision=create_revision))
 
-    async def _heads(self) -> tuple[dict[str, tuple[DurableHead, int]], dict[str, None]]:
+    async def _heads(self) -> tuple[dict[str, HeadRead], dict[str, None]]:
         """All that are on record, and the journals of those that cannot be read."""
         prefix = heads_prefix(self._root)
-        heads: dict[str, tuple[DurableHead, int]] = {}
+        heads: dict[str, HeadRead] = {}
         unreadable: dict[str, None] = {}
         for stored in (await self._etcd.list_prefix(prefix)).keys:
             journal = stored.key.decode()[len(prefix) :]
             try:
-                heads[journal] = DurableHead.decoded(stored.raw), stored.mod_revision
+                heads[journal] = HeadRead(DurableHead.decoded(stored.raw), stored.mod_revision)
             except ValidationError as error:
                 unreadable[journal] = None
                 log.error("the head of a journal is not readable (it is left alone)", extra={"error": str(error)})
         return heads, unreadable
 
-    async def _head(self, journal: str) -> Known:
+    async def _head(self, journal: str) -> HeadRead:
         stored = await self._etcd.get(head_key(self._root, journal))
-        return (None, 0) if stored is None else (DurableHead.decoded(stored.raw), stored.mod_revision)
+        return HeadRead(None, 0) if stored is None else HeadRead(DurableHead.decoded(stored.raw), stored.mod_revision)
 
-    async def _settle_all(
-        self, journals: Collection[str], heads: Mapping[str, tuple[DurableHead, int]], told: str = ""
-    ) -> None:
+    async def _settle_all(self, journals: Collection[str], heads: Mapping[str, HeadRead], told: str = "") -> None:
         """Raises an EtcdError once all were tried, if one could not be settled for that."""
         room = asyncio.Semaphore(PARALLEL_MAX)
         failures: list[EtcdError] = []
@@ -245,35 +225,35 @@ class CopyKeeping:
         if failures:
             raise failures[0]
 
-    async def _settle(self, journal: str, known: Known) -> None:
-        """Until the record has nothing to be changed about: an answer that was lost, or somebody who was faster, is
-        found by reading again."""
-        for _ in range(TRIES_MAX):
-            head, mod_revision = known
-            judgement = self.copies.judged(journal, head, has_replica=self._has_replica(journal))
-            if judgement.unknown:
-                # Not of this journal, perhaps, but of one of its name that is gone.
-                item = await self._etcd.get(item_key(self._root, journal))
-                item_revision = 0 if item is None else item.create_revision
-                judgement = self.copies.judged(
-                    journal, head, has_replica=self._has_replica(journal), item_revision=item_revision
-                )
-            for mark in judgement.unknown:
-                if self.copies.is_news(journal, mark):
-                    extra = {"journal": journal, "epoch": mark.number, "create_revision": mark.create_revision}
-                    log.error("a copy is ahead of what is on record (it is kept as it is)", extra=extra)
-            if judgement.change is None:
-                self.copies.perform(journal, judgement, self._persister)
-                await asyncio.to_thread(self._forget, judgement.over)
-                return
-            try:
-                await self._etcd.commit(record(self._root, journal, HeadChange(judgement.change, mod_revision)))
-            except EtcdError as error:
-                extra = {"journal": journal, "error": str(error)}
-                log.warning("an epoch could not be closed (will retry)", extra=extra)
-                await asyncio.sleep(RETRY_S)
-            known = await self._head(journal)
-        log.warning("the copies of a journal are not settled yet (will retry)", extra={"journal": journal})
+    async def _settle(self, journal: str, known: HeadRead) -> None:
+        """Raises an EtcdError if the record could not be changed: whoever asked has to try again."""
+        settling = CopySettling(self.copies, journal, self._persister)
+        item_revision: int | None = None
+        while True:
+            step = settling.step(known, has_replica=self._has_replica(journal), item_revision=item_revision)
+            match step:
+                case AskItem():
+                    item = await self._etcd.get(item_key(self._root, journal))
+                    item_revision = 0 if item is None else item.create_revision
+                case HeadChange():
+                    await self._change(journal, step)
+                    known, item_revision = await self._head(journal), None
+                case Settled(over, ahead):
+                    for mark in ahead:
+                        extra = {"journal": journal, "epoch": mark.number, "create_revision": mark.create_revision}
+                        log.error("a copy is ahead of what is on record (it is kept as it is)", extra=extra)
+                    await asyncio.to_thread(self._forget, over)
+                    return
+                case Unsettled():
+                    raise EtcdUnavailableError(f"an epoch of {journal} could not be closed", maybe_applied=False)
+
+    async def _change(self, journal: str, change: HeadChange) -> None:
+        """Whatever comes of it, the record tells."""
+        try:
+            await self._etcd.commit(record(self._root, journal, change))
+        except EtcdError as error:
+            log.warning("an epoch could not be closed (will retry)", extra={"journal": journal, "error": str(error)})
+            await asyncio.sleep(RETRY_S)
 
     def _forget(self, names: Iterable[str]) -> None:
         """Damaged spools that are of no more use: the persister has the others."""
@@ -284,12 +264,21 @@ class CopyKeeping:
                     spool.remove()
 
     async def sweep(self, exists: Callable[[str], bool]) -> None:
-        """Remove the records of journals that do not exist any more, once their last epoch is closed and nothing of it
-        is here. Whoever still has a copy goes by the journal's absence. Raises an EtcdError."""
-        for journal, (head, mod_revision) in (await self._heads())[0].items():
-            is_over = head.open_epoch is None or head.is_void
+        """Remove the records of journals that do not exist any more, unless something of them is here. Whoever still
+        has a copy goes by the journal's absence.
+
+        One whose last epoch is open stays for a while: holders that return know best where it ended. Raises an
+        EtcdError.
+        """
+        heads, _ = await self._heads()
+        now_s, known_s = self._loop.time(), self._gone_since_s
+        self._gone_since_s = {name: known_s.get(name, now_s) for name in heads if not exists(name)}
+        for journal, since_s in self._gone_since_s.items():
+            head, mod_revision = heads[journal].head, heads[journal].mod_revision
+            assert head is not None
+            is_over = head.open_epoch is None or head.is_void or now_s - since_s >= GONE_S
             is_here = journal in self.copies.journals or self._persister.holds(journal)
-            if is_over and not is_here and not exists(journal):
+            if is_over and not is_here:
                 committed = await self._etcd.commit(unrecord(self._root, journal, mod_revision))
                 if committed.succeeded:
                     log.info("the head of a deleted journal is off the record", extra={"journal": journal})

@@ -30,7 +30,6 @@ from broker.durable_head import (
 )
 from fragment.spool import NO_EPOCH, CopyEnd, EpochMark
 from fragment.spool_recovery import Copy, Worth
-from protocol.fragment import HEAD_MAX
 
 JOURNAL_HASH = 12
 """So many digits of a journal's SHA-1 begin the names of its spools."""
@@ -89,7 +88,7 @@ class CopyStore(Protocol):
 
 
 def carry_out(store: CopyStore, journal: str, copy: HeldCopy, known: Fate) -> None:
-    """Have what there is of a copy go to its fate. What has none stays as it is."""
+    """Apply the fate on record to a copy. What has none stays as it is."""
     match known:
         case CutAt(end):
             store.closed(journal, copy.mark, end)
@@ -105,7 +104,8 @@ class HeldCopies:
     def __init__(self, spool_id: bytes) -> None:
         self.spool_id = spool_id
         self._copies: dict[str, dict[EpochMark, HeldCopy]] = {}
-        # Journals of which a replica was given up, and an epoch without any commit may have to be closed.
+        # Journals of which a replica was given up, by this process or an earlier one: an epoch without any commit may
+        # have to be closed.
         self._given_up: set[str] = set()
         # By the name of the damaged spool, which begins with a hash of its journal's.
         self._doubts: dict[str, _Doubt] = {}
@@ -132,7 +132,13 @@ class HeldCopies:
 
     def bound(self, heads: Mapping[str, DurableHead | None]) -> dict[str, EpochMark]:
         """All that is on record, before this process has replicas: None is what cannot be read. Returns through which
-        epoch each damaged spool may have commits, for those of which it was not known."""
+        epoch each damaged spool may have commits, for those of which it was not known.
+
+        An open epoch that lists this directory is looked after from now on, whether or not there is a commit of it.
+        """
+        for journal, head in heads.items():
+            if head is not None and head.open_epoch is not None and self.spool_id in head.open_epoch.holders:
+                self._given_up.add(journal)
         hashes = {name[:JOURNAL_HASH] for name in self._doubts}
         about = {journal: head for journal, head in heads.items() if hashes and _hash(journal) in hashes}
         self._doubtful = set(about)
@@ -185,8 +191,8 @@ class HeldCopies:
         for mark, copy in held.items():
             known = fate(head, mark)
             if isinstance(known, Unknown) and item_revision not in (None, mark.create_revision):
-                # Its journal is gone, and so is the record: where it ended nobody knows, and nobody is in its way.
-                known = CutAt(HEAD_MAX)
+                # Its journal is gone, and so is the record: where it ended, nobody can tell any more (DH-13).
+                known = AckedOnly()
             if isinstance(known, Unknown):
                 unknown.append(mark)
             elif not isinstance(known, Undecided) and not (is_doubted and copy.is_damaged):

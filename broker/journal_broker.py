@@ -30,8 +30,7 @@ from broker.background import Background
 from broker.broker_member import BrokerMember
 from broker.cluster_keys import MAX_REPLICATION, BrokerEntity
 from broker.copy_keeping import CopyKeeping
-from broker.durable_head import EpochTerms, Fate, Unknown, pruned, trimmed
-from broker.held_copies import HeldCopy, carry_out
+from broker.durable_head import DurableHead, EpochTerms, Extents, pruned, trimmed
 from broker.journal_item import JournalItem
 from broker.last_spec import LastSpec
 from broker.local_replica import LocalReplica
@@ -41,6 +40,7 @@ from broker.peers import Peer, PeerChannels
 from broker.pipeline import PeerStream, Pipeline
 from broker.pulse import Pulse
 from broker.replica import Replica
+from broker.replica_observer import ReplicaObserver
 from broker.replication_wire import MessageEncoder
 from broker.resolution import Resolution
 from broker.resolver import Resolver
@@ -51,11 +51,11 @@ from fragment.index_refresh import list_cover
 from fragment.live_index import LiveIndex, jittered
 from fragment.persister import CurrentSpec, Persister
 from fragment.retention import enforce
-from fragment.spool import CopyEnd, EpochMark
+from fragment.spool import EpochMark
 from fragment.spool_compression import SpoolCompression
 from fragment.spool_directory import SpoolDirectory
 from fragment.spool_file import SpoolFile
-from fragment.spool_writer import CompletedSpool, LocalFragment, SpoolWriter
+from fragment.spool_writer import LocalFragment, SpoolWriter
 from fragment.stores.open_stores import OpenStores
 from protocol.errors import GazetteError, InvariantError, UnavailableError
 from protocol.fragment import Fragment
@@ -72,6 +72,8 @@ SWEEP_EVERY = 6
 """Each so many times records of deleted journals are looked for, too: at first, and then about once in an hour."""
 CATCH_UP_S, CATCH_UP_S_MAX = 1.0, 60.0
 """How soon stores are listed again, at first and at last, for what a holder of an earlier epoch is to bring."""
+CATCH_UP_ROUNDS = 64
+"""About an hour. What is not there by then is found when the journal is listed in due time."""
 LISTINGS_MAX = 64
 TRANSACTIONS_MAX = 512
 
@@ -128,6 +130,8 @@ class JournalBroker:
         self._tending: dict[LocalReplica, asyncio.Task[None]] = {}
         # Replicas that wait for what others have of earlier epochs.
         self._catching_up: dict[LocalReplica, EpochTerms] = {}
+        # Primaries of journals with earlier epochs on record.
+        self._untrimmed: set[Replica[Any]] = set()
         self._names: Sequence[str] = ()
         self._names_view: KeySpaceView[BrokerEntity] | None = None
         # How many replicas of each journal may still have a say: one that is given up is soon followed by another.
@@ -138,7 +142,7 @@ class JournalBroker:
         self.persister = Persister(
             surroundings.stores.open,
             self.compression,
-            self.spec_now,
+            self._spec_of_bytes,
             self.clock_s,
             surroundings.chance,
             joined=self._joined,
@@ -188,6 +192,17 @@ class JournalBroker:
         if kv is None or not isinstance(kv.value.value, JournalItem):
             return None
         return CurrentSpec(kv.value.value.spec, kv.create_revision)
+
+    def _spec_of_bytes(self, journal: str) -> CurrentSpec | None:
+        """To upload by. A journal whose spec cannot be read is not a deleted one: its bytes wait. Raises an
+        UnavailableError."""
+        current = self.spec_now(journal)
+        if current is None and self._is_unreadable(journal):
+            raise UnavailableError(f"the spec of {journal} in etcd cannot be read: apply it again")
+        return current
+
+    def _is_unreadable(self, journal: str) -> bool:
+        return item_key(self.root, journal).encode() in self.surroundings.watch.view.undecodable
 
     # What an append asks of the broker it runs in.
 
@@ -319,7 +334,10 @@ class JournalBroker:
             live.commit(fragment, file)
         last_spec = LastSpec(lambda: surroundings.watch.view, self.root, journal, create_revision)
         writer = SpoolWriter(journal, surroundings.directory, last_spec, create_revision)
-        observer = _Observer(replica, self.persister, self.compression, self.keeping)
+        shown = partial(self._shown, replica)
+        observer = ReplicaObserver(
+            replica, lambda: replica.worker.spool.epoch, self.persister, self.keeping.give_up, shown
+        )
         replica.equip(SpoolWorker(writer, surroundings.executor, observer, replica.spool_released))
         replica.given_up.listen(lambda: self._given_up(replica))
         replica.stopped.listen(lambda: self._stop_tending(replica))
@@ -328,6 +346,11 @@ class JournalBroker:
         Pulse(self, replica, self.policy.auto_suspend, surroundings.chance.random).start()
         self._not_given_up[journal] += 1
         return replica
+
+    def _shown(self, replica: LocalReplica, local: LocalFragment) -> None:
+        replica.live.commit(local.fragment, local.file)
+        if replica.is_primary:
+            self.compression.grew(local)
 
     def _stop_tending(self, replica: LocalReplica) -> None:
         self._tending.pop(replica).cancel()
@@ -359,6 +382,8 @@ class JournalBroker:
     def epoch_opened(self, replica: Replica[Any], terms: EpochTerms, closed: EpochMark | None) -> None:
         if closed is not None:
             self.persister.closed(replica.journal, closed, terms.begin, owner=replica)
+        if terms.oldest_begin < terms.begin and replica.is_primary:
+            self._untrimmed.add(replica)
         if terms.oldest_begin < terms.begin and isinstance(replica, LocalReplica):
             is_under_way = replica in self._catching_up
             self._catching_up[replica] = terms
@@ -373,13 +398,13 @@ class JournalBroker:
         """A holder of an earlier epoch may have uploaded it, or be about to: look soon, and not only in due time."""
         pause_s = CATCH_UP_S
         try:
-            while not replica.is_stopped and pause_s <= CATCH_UP_S_MAX:
+            for _ in range(CATCH_UP_ROUNDS):
                 terms = self._catching_up[replica]
-                if replica.index.held_through(terms.oldest_begin) >= terms.begin:
+                if replica.is_stopped or replica.index.held_through(terms.oldest_begin) >= terms.begin:
                     return
                 await asyncio.sleep(jittered(pause_s, self.surroundings.chance))
                 await self._relist(replica)
-                pause_s *= 2
+                pause_s = min(2 * pause_s, CATCH_UP_S_MAX)
         finally:
             del self._catching_up[replica]
 
@@ -430,27 +455,27 @@ class JournalBroker:
 
     async def _sweep(self) -> None:
         try:
-            await self.keeping.sweep(lambda journal: self.spec_now(journal) is not None)
+            await self.keeping.sweep(lambda name: self.spec_now(name) is not None or self._is_unreadable(name))
         except EtcdError as error:
             log.warning("records of deleted journals are not removed (will retry)", extra={"error": str(error)})
 
     async def trim(self) -> None:
         """Take epochs off the record that the store has all of, of the journals that this broker is the primary of."""
-        for replica in list(self.resolver.replicas.values()):
-            pipeline = replica.pipeline.peek()
-            if pipeline is None or pipeline.record is None or len(pipeline.record.epochs) < 2:
-                continue
+        self._untrimmed = {replica for replica in self._untrimmed if not replica.is_stopped}
+        for replica in list(self._untrimmed):
             stored = replica.index.stored_extents()
             try:
                 read = await self.keeping.change_head(
-                    replica.journal, replica.create_revision, partial(trimmed, stored=stored)
+                    replica.journal, replica.create_revision, partial(_trimmed, stored)
                 )
             except UnavailableError as error:
                 extra = {"journal": replica.journal, "error": str(error)}
                 log.warning("the record of a journal's epochs is not trimmed (will retry)", extra=extra)
                 continue
-            if read.head is not None and replica.pipeline.peek() is pipeline:
-                pipeline.record, pipeline.record_revision = read.head, read.mod_revision
+            if read.head is None or len(read.head.epochs) < 2:
+                self._untrimmed.discard(replica)
+            # In turn, as appends may have the pipeline one after the other for as long as there are any.
+            replica.pipeline.take(partial(_put_back, replica, read))
 
     async def retain(self) -> None:
         """Remove what is past retention, of the journals that this broker is the primary of, one after the other."""
@@ -481,7 +506,10 @@ class JournalBroker:
 
     async def _announce_pruning(self, replica: Replica[SpoolFile], through: int) -> None:
         """What retention removes is not missing: without this, it would look as if a holder were still to bring it."""
-        await self.keeping.change_head(replica.journal, replica.create_revision, partial(pruned, through=through))
+        read = await self.keeping.change_head(
+            replica.journal, replica.create_revision, lambda head: head and pruned(head, through)
+        )
+        replica.pipeline.take(partial(_put_back, replica, read))
 
     async def _stored_spec(self, journal: str) -> JournalSpec | None:
         """As etcd itself has it, which may be ahead of the mirror."""
@@ -525,44 +553,15 @@ class JournalBroker:
         return self._names
 
 
-class _Observer:
-    """Tells the index and the persister what has come of a replica's spool."""
+def _trimmed(stored: Extents, head: DurableHead | None) -> DurableHead | None:
+    return None if head is None else trimmed(head, stored)
 
-    def __init__(
-        self, replica: LocalReplica, persister: Persister, compression: SpoolCompression, keeping: CopyKeeping
-    ) -> None:
-        self._keeping = keeping
-        self._replica = replica
-        self._persister = persister
-        self._compression = compression
-        self._acked_through: int | None = None
 
-    def visible(self, local: LocalFragment) -> None:
-        self._replica.live.commit(local.fragment, local.file)
-        if self._replica.is_primary:
-            self._compression.grew(local)
-
-    def completed(self, completed: CompletedSpool) -> None:
-        replica = self._replica
-        is_primary = replica.is_primary and not replica.is_stopped
-        self._persister.complete(completed, replica.create_revision, primary=is_primary, owner=replica)
-
-    def acked(self, through: int) -> None:
-        if through != self._acked_through:
-            self._acked_through = through
-            self._persister.acked(self._replica.journal, self._replica.worker.spool.epoch, through)
-
-    def retired(self, copy: CopyEnd, fate: Fate) -> None:
-        if isinstance(fate, Unknown):
-            self._keeping.give_up(self._replica.journal, copy, self._acked_through or 0)
-        else:
-            held = HeldCopy(copy.epoch, copy, self._acked_through or 0)
-            carry_out(self._persister, self._replica.journal, held, fate)
-
-    def given_up(self, copy: CopyEnd | None) -> None:
-        self._keeping.give_up(self._replica.journal, copy, self._acked_through or 0)
-        if self._acked_through is not None:
-            self._persister.give_up(self._replica.journal, self._replica, self._acked_through)
+def _put_back(replica: Replica[Any], read: HeadRead, pipeline: Pipeline | None) -> None:
+    """With what is on record by now, unless it knows of something later."""
+    if pipeline is not None and pipeline.record_revision < read.mod_revision:
+        pipeline.record, pipeline.record_revision = read.head, read.mod_revision
+    replica.pipeline.put(pipeline)
 
 
 def _nothing(_: object = None) -> None:

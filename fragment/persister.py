@@ -21,7 +21,7 @@ from fragment.persist_queue import PersistQueue
 from fragment.spool import NO_EPOCH, EpochMark
 from fragment.spool_compression import SpoolCompression
 from fragment.spool_file import SpoolFile
-from fragment.spool_recovery import Worth
+from fragment.spool_recovery import Copy, Worth
 from fragment.spool_writer import CompletedSpool
 from fragment.stores.blob_store import BlobStore, StoreDeniedError
 from protocol.codec import CompressionCodec
@@ -123,11 +123,11 @@ class Persister:
         may_upload: Callable[[], bool] = lambda: True,
         discard_deleted: bool = False,
     ) -> None:
-        """`persisted` hears of every fragment that is seen in a store, and `joined` of what is decided after its
-        replica was given up: a fragment, where it is, and of which incarnation. While `may_upload` is false, nothing is
-        uploaded of an epoch that is not known to be closed: this broker may have lost its lease, and its journals be
-        elsewhere. `discard_deleted` is the operator's word that bytes of deleted journals that are not uploaded yet may
-        be thrown away."""
+        """`spec_now` raises an UnavailableError where nobody can tell. `persisted` hears of every fragment that is seen
+        in a store, and `joined` of what is decided after its replica was given up: a fragment, where it is, and of
+        which incarnation. While `may_upload` is false, nothing is uploaded of an epoch that is not known to be closed:
+        this broker may have lost its lease, and its journals be elsewhere. `discard_deleted` is the operator's word
+        that bytes of deleted journals that are not uploaded yet may be thrown away."""
         self._open_store = open_store
         self._compression = compression
         self._spec_now = spec_now
@@ -168,14 +168,14 @@ class Persister:
         self._add(item, is_decided=is_decided, primary=primary)
         COMPLETED.inc()
 
-    def adopt(self, completed: CompletedSpool, create_revision: int, worth: Worth, sound_through: int) -> None:
+    def adopt(self, completed: CompletedSpool, copy: Copy) -> None:
         """Take over what an earlier process left behind. What is to become of it is for its epoch to tell."""
-        item = Item(completed, create_revision, self._clock())
-        if worth is Worth.STORED:
+        assert copy.last is not None, "nothing was ever committed to it"
+        item = Item(completed, copy.last.create_revision, self._clock(), sound_through=copy.sound_through)
+        if copy.worth is Worth.STORED:
             item.is_counted_off, item.stored = True, item.fragment
             self._kept.setdefault(item.fragment.journal, []).append(item)
             return
-        item.sound_through = sound_through if worth is Worth.DAMAGED else None
         self._add(item, is_decided=False, primary=True)
 
     def _add(self, item: Item, *, is_decided: bool, primary: bool) -> None:
@@ -204,7 +204,10 @@ class Persister:
     def revisit(self) -> None:
         """Journals without stores may have got some by now, or be deleted."""
         for item in [item for items in self._held.values() for item in items if item.resident is not None]:
-            current = self._spec_now(item.fragment.journal)
+            try:
+                current = self._spec_now(item.fragment.journal)
+            except UnavailableError:
+                continue
             is_there = current is not None and current.create_revision == item.create_revision
             if (current is None or not is_there or current.spec.fragment.stores) and not self._queue.has(item):
                 self._queue.add(item, self._clock(), primary=True, is_open=True, at=item.place)

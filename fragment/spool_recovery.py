@@ -49,6 +49,13 @@ class Copy:
         last = self.last
         return fragment_at(last) if last and self.worth in (Worth.WHOLE, Worth.CUT) else None
 
+    @property
+    def sound_through(self) -> int | None:
+        """Up to where the content of a damaged copy is as it was written; None where nothing is damaged."""
+        if self.worth is not Worth.DAMAGED or self.last is None:
+            return None
+        return self.verified.end if self.verified is not None else self.last.begin
+
     def cut_at(self, end: int) -> CommitRecord | None:
         """The greatest verified commit at or below `end`: where this copy is cut when its epoch closes there."""
         if self.verified is None:

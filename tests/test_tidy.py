@@ -52,7 +52,7 @@ CORES = (
     *("broker.answer_header", "broker.read_message", "broker.listing", "broker.apply_plan"),
     *("broker.http_target", "broker.http_headers", "broker.http_cors"),
     *("broker.client.answer", "broker.client.outcome", "broker.client.retry", "broker.client.route_cache"),
-    *("broker.append_start", "broker.durable_head", "broker.held_copies", "broker.head_status"),
+    *("broker.append_start", "broker.durable_head", "broker.held_copies", "broker.copy_settling", "broker.head_status"),
     *("broker.client.dispatch", "broker.client.append_request", "broker.client.append_queue"),
     *("broker.client.read_message", "broker.client.line_buffer", "broker.client.listing"),
     *("broker.client.journal_change",),

@@ -27,6 +27,7 @@ from broker.journal_item import JournalItem
 from broker.last_spec import LastSpec
 from broker.pipeline import PeerStream, Pipeline
 from broker.replica import Replica
+from broker.replica_observer import ReplicaObserver
 from broker.resolution import Resolution, Wanted
 from broker.resolver import Resolver
 from broker.spool_worker import SpoolWorker
@@ -50,7 +51,7 @@ from tests.simulation.sim_append import APPEND, REVISION_WAIT_S, Beat, ServedApp
 from tests.simulation.sim_copies import CopyKeeping
 from tests.simulation.sim_persister import SimulatedPersister
 from tests.simulation.sim_read import READ, ServedRead
-from tests.simulation.sim_replica import Observer, SimulatedReplica
+from tests.simulation.sim_replica import SimulatedReplica
 from tests.simulation.sim_replication import REPLICATE, Done, ServedReplication, SimulatedPeerStream, Withdraw
 from tests.simulation.sim_spool import spool_worker
 from tests.simulation.store import Store, path_in_store
@@ -466,7 +467,13 @@ class BrokerNode:
                 self.node,
                 self.surroundings.disk,
                 writer,
-                Observer(replica, self.persister, self.surroundings.shown, self.keeping),
+                ReplicaObserver(
+                    replica,
+                    lambda: replica.worker.spool.epoch,
+                    self.persister,
+                    self.keeping.give_up,
+                    lambda local: self._show(replica, local.fragment, local.file),
+                ),
                 _released(replica),
             )
         )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
-from allocator.etcd_client import Committed
 from allocator.etcd_errors import EtcdError
 from allocator.key_event import Listing, StoredKey
+from allocator.keys import item_key
 from broker.append_effect import HeadChange
 from broker.append_event import HeadRead
+from broker.copy_settling import AskItem, CopySettling, Settled, Unsettled
 from broker.durable_head import DurableHead, head_key, heads_prefix
 from broker.held_copies import HeldCopies
 from broker.journal_transaction import record
@@ -34,11 +36,11 @@ class CopyKeeping:
         persister: SimulatedPersister,
         has_replica: Callable[[str], bool],
     ) -> None:
-        self._has_replica = has_replica
+        self.has_replica = has_replica
         self._damaged: dict[str, RecoveredCopy] = {}
         self.copies = HeldCopies(directory.spool_id)
-        self._access = access
-        self._root = root
+        self.access = access
+        self.root = root
         self._node = access.node
         self._directory = directory
         self._persister = persister
@@ -59,12 +61,10 @@ class CopyKeeping:
             self._damaged[recovered.name] = recovered
         if copy.last is None:
             return
-        completed = CompletedSpool(spool_of(copy), recovered.reopened())
-        sound_through = copy.verified.end if copy.verified is not None else copy.last.begin
-        self._persister.adopt(completed, copy.last.create_revision, copy.worth, sound_through)
+        self._persister.adopt(CompletedSpool(spool_of(copy), recovered.reopened()), copy)
 
     def _list(self, done: Callable[[], None]) -> None:
-        prefix = heads_prefix(self._root)
+        prefix = heads_prefix(self.root)
 
         def listed(answer: Listing | EtcdError) -> None:
             if isinstance(answer, EtcdError):
@@ -73,14 +73,9 @@ class CopyKeeping:
             heads = {stored.key.decode()[len(prefix) :]: DurableHead.decoded(stored.raw) for stored in answer.keys}
             for name, through in self.copies.bound(heads).items():
                 self._damaged[name].doubt(through)
-            listed = [
-                journal
-                for journal, head in heads.items()
-                if head.open_epoch is not None and self.copies.spool_id in head.open_epoch.holders
-            ]
-            self._settle_each(list(dict.fromkeys([*self.copies.journals, *listed])), True, done)
+            self._settle_each(self.copies.journals, True, done)
 
-        self._access.list_prefix(prefix, listed)
+        self.access.list_prefix(prefix, listed)
 
     def give_up(self, journal: str, copy: CopyEnd | None, acked_through: int) -> None:
         self.copies.give_up(journal, copy, acked_through)
@@ -110,25 +105,16 @@ class CopyKeeping:
         else:
             self._settle(journals[0], is_starting, lambda: self._settle_each(journals[1:], is_starting, done))
 
-    def _settle(self, journal: str, is_starting: bool, done: Callable[[], None], tries: int = 5) -> None:
-        def read(found: HeadRead | GazetteError) -> None:
-            if isinstance(found, GazetteError):
-                self._again(journal, is_starting, done, tries)
+    def _settle(self, journal: str, is_starting: bool, done: Callable[[], None]) -> None:
+        def settled(over: Sequence[str] | None) -> None:
+            if over is None and is_starting:
+                # A process that starts goes on until it is known where its journals end.
+                self._node.after(_RETRY_S, self._settle, journal, is_starting, done)
                 return
-            judgement = self.copies.judged(journal, found.head, has_replica=self._has_replica(journal))
-            if judgement.change is None:
-                self.copies.perform(journal, judgement, self._persister)
-                self._forget(judgement.over)
-                done()
-                return
-            change = HeadChange(judgement.change, found.mod_revision)
-            self._access.commit(record(self._root, journal, change), committed)
+            self._forget(over or ())
+            done()
 
-        def committed(_: Committed | EtcdError) -> None:
-            # Whatever came of it, the record tells.
-            self._again(journal, is_starting, done, tries)
-
-        self.read_head(journal, read)
+        _Settling(self, CopySettling(self.copies, journal, self._persister), journal, settled).read()
 
     def _forget(self, names: Sequence[str]) -> None:
         for name in names:
@@ -136,12 +122,6 @@ class CopyKeeping:
             if recovered is not None and recovered.copy.last is None:
                 with suppress(GazetteError):
                     recovered.remove()
-
-    def _again(self, journal: str, is_starting: bool, done: Callable[[], None], tries: int) -> None:
-        if tries > 1 or is_starting:
-            self._node.after(0.05, self._settle, journal, is_starting, done, tries - 1)
-        else:
-            done()
 
     def read_head(self, journal: str, done: Callable[[HeadRead | GazetteError], None]) -> None:
         def answered(stored: StoredKey | EtcdError | None) -> None:
@@ -152,4 +132,47 @@ class CopyKeeping:
             else:
                 done(HeadRead(DurableHead.decoded(stored.raw), stored.mod_revision))
 
-        self._access.get(head_key(self._root, journal), answered)
+        self.access.get(head_key(self.root, journal), answered)
+
+
+class _Settling:
+    """What ``copy_keeping`` does in a loop: reads, and does what the shipped CopySettling says."""
+
+    def __init__(
+        self,
+        keeping: CopyKeeping,
+        settling: CopySettling,
+        journal: str,
+        done: Callable[[Sequence[str] | None], None],
+    ) -> None:
+        """`done` is given the names of damaged spools of no more use, or None if it could not be settled."""
+        self._keeping = keeping
+        self._settling = settling
+        self._journal = journal
+        self._done = done
+
+    def read(self) -> None:
+        self._keeping.read_head(self._journal, self._on_read)
+
+    def _on_read(self, found: HeadRead | GazetteError, item_revision: int | None = None) -> None:
+        if isinstance(found, GazetteError):
+            self._done(None)
+            return
+        keeping, journal = self._keeping, self._journal
+        step = self._settling.step(found, has_replica=keeping.has_replica(journal), item_revision=item_revision)
+        match step:
+            case AskItem():
+                keeping.access.get(item_key(keeping.root, journal), partial(self._on_item, found))
+            case HeadChange():
+                # Whatever comes of it, the record tells.
+                keeping.access.commit(record(keeping.root, journal, step), lambda _: self.read())
+            case Settled(over, _):
+                self._done(over)
+            case Unsettled():
+                self._done(None)
+
+    def _on_item(self, found: HeadRead, item: StoredKey | EtcdError | None) -> None:
+        if isinstance(item, EtcdError):
+            self._done(None)
+        else:
+            self._on_read(found, 0 if item is None else item.create_revision)

@@ -5,16 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.durable_head import Fate, Unknown
-from broker.held_copies import HeldCopy, carry_out
 from broker.replica import Replica
 from broker.spool_worker import SpoolWorker
 from fragment.index import Index
-from fragment.spool import CopyEnd
 from fragment.spool_file import SpoolFile
-from fragment.spool_writer import CompletedSpool, LocalFragment
-from tests.simulation.sim_copies import CopyKeeping
-from tests.simulation.sim_persister import SimulatedPersister
 from tests.simulation.world import Node
 
 
@@ -69,51 +63,6 @@ class SimulatedReplica(Replica[SpoolFile]):
         changed, self._changed = self._changed, {}
         for told in changed.values():
             self._node.after(0.0, told)
-
-
-class Observer:
-    """As that of ``journal_broker``: tells the index and the persister what has come of a replica's spool."""
-
-    def __init__(
-        self,
-        replica: SimulatedReplica,
-        persister: SimulatedPersister,
-        shown: Callable[[str, int, int, int], None],
-        keeping: CopyKeeping,
-    ) -> None:
-        """`shown` hears of all that readers may have: journal, CreateRevision, begin and end."""
-        self._keeping = keeping
-        self._replica = replica
-        self._persister = persister
-        self._shown = shown
-        self._acked_through: int | None = None
-
-    def visible(self, local: LocalFragment) -> None:
-        replica, fragment = self._replica, local.fragment
-        replica.index.commit(fragment, local.file)
-        self._shown(replica.journal, replica.create_revision, fragment.begin, fragment.end)
-
-    def completed(self, completed: CompletedSpool) -> None:
-        replica = self._replica
-        is_primary = replica.is_primary and not replica.is_stopped
-        self._persister.complete(completed, replica.create_revision, primary=is_primary, owner=replica)
-
-    def acked(self, through: int) -> None:
-        if through != self._acked_through:
-            self._acked_through = through
-            self._persister.acked(self._replica.journal, self._replica.worker.spool.epoch, through)
-
-    def retired(self, copy: CopyEnd, fate: Fate) -> None:
-        if isinstance(fate, Unknown):
-            self._keeping.give_up(self._replica.journal, copy, self._acked_through or 0)
-        else:
-            held = HeldCopy(copy.epoch, copy, self._acked_through or 0)
-            carry_out(self._persister, self._replica.journal, held, fate)
-
-    def given_up(self, copy: CopyEnd | None) -> None:
-        self._keeping.give_up(self._replica.journal, copy, self._acked_through or 0)
-        if self._acked_through is not None:
-            self._persister.give_up(self._replica.journal, self._replica, self._acked_through)
 
 
 def _nothing(_: object) -> None:

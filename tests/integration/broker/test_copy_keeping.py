@@ -15,7 +15,7 @@ import pytest
 
 from allocator.etcd_client import EtcdClient
 from allocator.etcd_connections import EtcdConnections
-from allocator.etcd_errors import EtcdError
+from allocator.etcd_errors import EtcdError, EtcdFullError
 from allocator.keys import item_key
 from allocator.transaction import Delete, Transaction
 from broker import copy_keeping
@@ -148,6 +148,29 @@ async def test_a_directory_without_a_commit_closes_where_the_epoch_begins(machin
     last = (await machine.head()).last
     assert last is not None
     assert last.end == 40
+
+
+async def test_a_broker_does_not_begin_before_it_could_close_what_it_left_open(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DH-7: also of journals that it has no commit of, which nothing else would remind it of later on."""
+    monkeypatch.setattr(copy_keeping, "RETRY_S", 0.0)
+    await machine.put(held_by(machine.directory("one").spool_id, begin=40))
+    started = machine.start("one")
+    with monkeypatch.context() as patch:
+        patch.setattr(machine.etcd, "commit", full_etcd)
+        with pytest.raises(EtcdError, match=JOURNAL):
+            await started.keeping.recover()
+    assert started.keeping.copies.journals == [JOURNAL]
+    await started.keeping.recover()
+    last = (await machine.head()).last
+    assert last is not None
+    assert last.end == 40
+
+
+async def full_etcd(_: Transaction) -> None:
+    """It answers reads, and takes no writes."""
+    raise EtcdFullError("no")
 
 
 async def test_of_two_that_return_at_once_one_closes_and_the_other_is_cut_there(machine: Machine) -> None:
@@ -425,3 +448,30 @@ async def test_a_record_that_cannot_be_read_is_left_alone(machine: Machine, capl
     assert stored is not None
     assert stored.raw == b"\xff\xff"
     assert "not readable" in caplog.text
+
+
+async def test_the_record_of_a_deleted_journal_whose_holders_are_lost_goes_after_a_while(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then, one that returns knows best where it ended."""
+    await machine.put(held_by(b"lost" * 4))
+    keeping = machine.start("one").keeping
+    await keeping.sweep(lambda _: False)
+    assert await machine.head() == held_by(b"lost" * 4)
+    monkeypatch.setattr(copy_keeping, "GONE_S", 0.0)
+    await keeping.sweep(lambda _: True)
+    assert await machine.head() == held_by(b"lost" * 4), "it exists again"
+    await keeping.sweep(lambda _: False)
+    assert await machine.etcd.get(head_key(machine.root, JOURNAL)) is None
+
+
+async def test_copies_of_a_deleted_journal_that_is_off_the_record_agree_on_what_is_set_aside(machine: Machine) -> None:
+    """DH-13: what one of them has beyond may not have been part of the journal."""
+    for name, tail in (("one", b"XXXXX"), ("two", b"YYYYY")):
+        machine.commit(name, b"hello", tail, acked=5)
+        started = await machine.recovered(name)
+        assert started.keeping.copies.journals == []
+        (item,) = started.persister._held[JOURNAL]  # noqa: SLF001
+        decided = item.decided()
+        assert decided is not None
+        assert (decided.begin, decided.end) == (0, 5)

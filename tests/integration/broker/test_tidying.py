@@ -3,6 +3,7 @@ that are gone. Theirs is a matter of minutes; here it comes every other second."
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import grpc
 import pytest
 
 from allocator.etcd_client import EtcdClient
+from allocator.keys import item_key
 from broker.durable_head import DurableHead, head_key
 from protocol.gen import journal_pb2 as pb
 from tests.support.broker_cluster import BrokerCluster, broker_cluster, eventually, journal_spec
@@ -54,6 +56,31 @@ async def test_epochs_go_off_the_record_as_the_store_gets_what_they_hold(
     await cluster.append(ONLY, JOURNAL, b"more\n")
     content = await cluster.read(ONLY, JOURNAL)
     assert content == b"".join(b"line %d\n" % at for at in range(4)) + b"last\nmore\n"
+
+
+async def test_epochs_go_off_the_record_of_a_journal_that_is_never_at_rest(
+    cluster: BrokerCluster, etcd: EtcdClient, prefix: str
+) -> None:
+    """DH-12: its pipeline is always in somebody's hands."""
+    await cluster.apply(journal_spec(JOURNAL, 1))
+    await cluster.append(ONLY, JOURNAL, b"first\n")
+    cluster.brokers[ONLY].kill()
+    await cluster.start(ONLY)
+    is_trimmed = asyncio.Event()
+
+    async def append() -> None:
+        while not is_trimmed.is_set():
+            await cluster.append(ONLY, JOURNAL, b"more\n")
+
+    async def look() -> bool:
+        head = await head_of(etcd, prefix)
+        return head is not None and head.last is not None and head.last.number > 1 and len(head.epochs) == 1
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(4):
+            tasks.create_task(append())
+        await eventually(look, "the store to have the first epoch")
+        is_trimmed.set()
 
 
 async def test_what_retention_removes_is_not_waited_for(cluster: BrokerCluster, etcd: EtcdClient, prefix: str) -> None:
@@ -111,3 +138,30 @@ async def test_the_record_of_a_deleted_journal_goes_once_it_is_done_with(
     await eventually(is_gone, "the record to be removed")
     aside = [path.read_bytes() for path in (cluster.fragments / ".deleted").rglob("*.raw")]
     assert b"second\n" in aside, "what was not stored yet was set aside first"
+
+
+async def test_a_journal_whose_spec_cannot_be_read_is_not_taken_for_a_deleted_one(
+    cluster: BrokerCluster, etcd: EtcdClient, prefix: str
+) -> None:
+    """What an earlier process left of it waits, until somebody has mended the spec."""
+    await cluster.apply(journal_spec(JOURNAL, 1))
+    await cluster.append(ONLY, JOURNAL, b"kept\n")
+    stored = await etcd.get(item_key(prefix, JOURNAL))
+    assert stored is not None
+    cluster.brokers[ONLY].kill()
+    await etcd.put(item_key(prefix, JOURNAL), b"\xff")
+    await cluster.start(ONLY)
+
+    async def has_waited() -> bool:
+        return await cluster.metric(ONLY, "gazette_spool_persist_failures_total") > 0
+
+    await eventually(has_waited, "an upload to fail for want of a spec")
+    assert list(cluster.fragments.rglob("*.raw")) == []
+    await etcd.put(item_key(prefix, JOURNAL), stored.raw)
+
+    async def is_stored() -> bool:
+        return [path.parent for path in cluster.fragments.rglob("*.raw")] == [cluster.fragments / JOURNAL]
+
+    await eventually(is_stored, "what was left to be in its place")
+    await cluster.append(ONLY, JOURNAL, b"more\n")
+    assert await cluster.read(ONLY, JOURNAL) == b"kept\nmore\n"

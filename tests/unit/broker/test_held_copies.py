@@ -13,7 +13,7 @@ from fragment.spool import CopyEnd, EpochMark
 from fragment.spool_log import CommitRecord
 from fragment.spool_recovery import Copy, Worth
 from protocol.codec import CompressionCodec
-from protocol.fragment import HEAD_MAX, NO_SUM
+from protocol.fragment import NO_SUM
 from protocol.label import LabelSet
 from tests.support.broker_cores import JOURNAL, labels
 
@@ -257,12 +257,12 @@ def test_what_the_record_does_not_know_is_kept_and_told_once() -> None:
     assert not copies.is_news(JOURNAL, SECOND)
 
 
-def test_what_the_record_does_not_know_because_its_journal_is_gone_is_set_aside_whole() -> None:
-    """DH-13: where it ended nobody can tell any more, and nobody is in its way."""
+def test_what_the_record_does_not_know_because_its_journal_is_gone_is_set_aside_as_far_as_it_is_acknowledged() -> None:
+    """DH-13: beyond that, another copy may say otherwise."""
     copies = held(recovered(150))
     for item_revision in (0, 9):
         judgement = copies.judged(JOURNAL, None, has_replica=False, item_revision=item_revision)
-        assert judgement == Judgement(settled=((SECOND, CutAt(HEAD_MAX)),))
+        assert judgement == Judgement(settled=((SECOND, AckedOnly()),))
     assert copies.judged(JOURNAL, None, has_replica=False, item_revision=7) == Judgement(unknown=(SECOND,))
 
 

@@ -645,8 +645,7 @@ def left_behind(
 def adopted(held: World, recovered: RecoveredSpool) -> CompletedSpool:
     copy = recovered.copy
     completed = CompletedSpool(spool_of(copy), recovered.reopened())
-    sound_through = copy.verified.end if copy.verified is not None else 0
-    held.persister.adopt(completed, EPOCH.create_revision, copy.worth, sound_through)
+    held.persister.adopt(completed, copy)
     return completed
 
 
