@@ -44,7 +44,7 @@ from broker.append_event import (
     SpoolTaken,
     Transacted,
 )
-from broker.append_start import RECORD_TRIES_MAX, State
+from broker.append_state import State
 from broker.durable_head import (
     Claim,
     CutAt,
@@ -62,6 +62,7 @@ from broker.durable_head import (
     terms,
     voided,
 )
+from broker.head_opening import RECORD_TRIES_MAX
 from broker.journal_transaction import advertise, record, set_suspend
 from broker.replication_message import Answer
 from fragment.index import Summary
