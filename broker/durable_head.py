@@ -215,6 +215,13 @@ def _start_with(head: DurableHead, last: Epoch, claim: Claim) -> Start | None:
     return Start(last.begin, last.registers) if claim.spool_id in last.witnesses else None
 
 
+def least_start(head: DurableHead | None) -> Start | None:
+    """Where a journal goes on at the least that members without epochs took part in, of whom none may be left to tell:
+    what is on record was acknowledged before they came (section 6)."""
+    last = head.last if head is not None else None
+    return None if head is None or last is None else Start(max(last.begin, last.end or 0, head.floor), last.registers)
+
+
 def reset_start(
     head: DurableHead, offset: int, listed_end: int, change: Callable[[LabelSet], LabelSet] = lambda held: held
 ) -> Start | None:

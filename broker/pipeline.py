@@ -101,10 +101,7 @@ class Ask:
     @property
     def failure(self) -> UnavailableError | None:
         """Why it is not known whether all members have it; None if all have answered."""
-        if not self.failures:
-            return None
-        peer = min(self.failures)
-        return UnavailableError(f"replication to {peer.zone}/{peer.suffix} failed: {self.failures[peer]}")
+        return _failure_of(self.failures) if self.failures else None
 
     @property
     def refusal(self) -> ProcessId | None:
@@ -180,6 +177,14 @@ class Pipeline:
     @property
     def is_broken(self) -> bool:
         return bool(self.failures) or self.is_closed
+
+    @property
+    def failure(self) -> UnavailableError | None:
+        """Why it is broken; None if it is not."""
+        if self.failures:
+            return _failure_of(self.failures)
+        given_up = UnavailableError("the journal is being given up by this broker: another one takes over")
+        return given_up if self.is_closed else None
 
     @property
     def is_idle(self) -> bool:
@@ -317,3 +322,8 @@ class Pipeline:
                 self._asked.pop(0).settle()
         finally:
             self._is_settling = False
+
+
+def _failure_of(failures: Mapping[ProcessId, Exception]) -> UnavailableError:
+    peer = min(failures)
+    return UnavailableError(f"replication to {peer.zone}/{peer.suffix} failed: {failures[peer]}")

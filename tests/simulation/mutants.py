@@ -12,12 +12,13 @@ import pytest
 
 from allocator import keyspace
 from allocator.key_event import WatchEvents
-from broker import append_start, durable_head, held_copies, replication
+from broker import durable_head, head_opening, held_copies, replication
 from broker import replica as replica_module
 from broker.append_effect import Commit, Effects, HeadChange
 from broker.append_fsm import AppendFSM
-from broker.append_start import State
+from broker.append_state import State
 from broker.durable_head import Claim, CutAt, DurableHead, EpochTerms, Fate, Start, Unproven
+from broker.head_opening import recorded
 from broker.held_copies import HeldCopies
 from broker.last_spec import LastSpec
 from broker.pipeline import Ask, Pipeline
@@ -75,7 +76,7 @@ def _commit_at_any_end(patch: Patch) -> None:
     original = AppendFSM._on_end  # noqa: SLF001
 
     def on_end(fsm: AppendFSM) -> Effects:
-        fsm._has_intent = True  # noqa: SLF001
+        fsm._content.has_intent = True  # noqa: SLF001
         return original(fsm)
 
     patch.setattr(AppendFSM, "_on_end", on_end)
@@ -167,7 +168,7 @@ def _pass_on_before_the_proposal(patch: Patch) -> None:
     def commit(fsm: AppendFSM, fragment: Fragment) -> Effects:
         pipeline = fsm._held  # noqa: SLF001
         fsm.state = State.READ_ACKS
-        return (*fsm._given_back(pipeline), Commit(pipeline, fragment, fsm._registers))  # noqa: SLF001
+        return (*fsm._given_back(pipeline), Commit(pipeline, fragment, fsm._content.registers))  # noqa: SLF001
 
     patch.setattr(AppendFSM, "_commit", commit)
 
@@ -231,8 +232,8 @@ def _offer_recovered(patch: Patch) -> None:
 
     patch.setattr(CopyKeeping, "recover", recover)
     patch.setattr(SimulatedDirectory, "writer", writer)
-    patch.setattr(append_start, "start_of", started)
-    for module in (append_start, replication):
+    patch.setattr(head_opening, "start_of", started)
+    for module in (head_opening, replication):
         patch.setattr(module, "takes_part", lambda _told, _copy: True)
 
 
@@ -253,7 +254,7 @@ def _use_before_recorded(patch: Patch) -> None:
     """An epoch counts as open without being on record."""
 
     def record(fsm: AppendFSM, change: HeadChange) -> Effects:
-        effects = fsm._recorded(fsm._held, change.head, change.mod_revision)  # noqa: SLF001
+        effects = recorded(fsm._held, fsm._resolution, change.head, change.mod_revision)  # noqa: SLF001
         return (*effects, *fsm._update_assignments())  # noqa: SLF001
 
     patch.setattr(AppendFSM, "_record", record)
@@ -267,7 +268,7 @@ def _cut_by_the_latest_epoch(patch: Patch) -> None:
         known = original(head, mark)
         return CutAt(head.last.begin) if head and head.last and isinstance(known, CutAt) else known
 
-    for module in (append_start, held_copies, replication):
+    for module in (head_opening, held_copies, replication):
         patch.setattr(module, "fate", fate)
 
 
@@ -309,9 +310,10 @@ def _take_silence_for_success(patch: Patch) -> None:
     original = AppendFSM._on_failed  # noqa: SLF001
 
     def on_failed(fsm: AppendFSM, error: Any) -> Effects:
-        if fsm.state is State.UPDATE_ASSIGNMENTS and fsm._change is not None and fsm.pipeline is not None:  # noqa: SLF001
-            change, fsm._change = fsm._change, None  # noqa: SLF001
-            effects = fsm._recorded(fsm.pipeline, change.head, change.mod_revision)  # noqa: SLF001
+        change = fsm._head.change  # noqa: SLF001
+        if fsm.state is State.UPDATE_ASSIGNMENTS and change is not None and fsm.pipeline is not None:
+            fsm._head.change = None  # noqa: SLF001
+            effects = recorded(fsm.pipeline, fsm._resolution, change.head, change.mod_revision)  # noqa: SLF001
             return (*effects, *fsm._update_assignments())  # noqa: SLF001
         return original(fsm, error)
 
@@ -339,7 +341,7 @@ def _begin_anew(patch: Patch) -> None:
         start = original(head, create_revision, claims)
         return Start(start.epoch.begin, start.epoch.registers) if isinstance(start, Unproven) else start
 
-    patch.setattr(append_start, "start_of", started)
+    patch.setattr(head_opening, "start_of", started)
 
 
 _DEATHS = (FaultKind.KILL, FaultKind.DROPS, FaultKind.KILL_IN_A_STEP)

@@ -44,7 +44,7 @@ from broker.append_event import (
     SpoolTaken,
     Transacted,
 )
-from broker.append_start import RECORD_TRIES_MAX, State
+from broker.append_state import State
 from broker.durable_head import (
     Claim,
     CutAt,
@@ -62,6 +62,7 @@ from broker.durable_head import (
     terms,
     voided,
 )
+from broker.head_opening import RECORD_TRIES_MAX
 from broker.journal_transaction import advertise, record, set_suspend
 from broker.replication_message import Answer
 from fragment.index import Summary
@@ -512,13 +513,60 @@ def test_a_full_suspension_that_did_not_hold_reads_the_record_again() -> None:
     assert driven.step(Transacted(None)) == (ShutDown(driven.pipe.pipeline), TakeSpool())
 
 
-def test_going_on_elsewhere_is_another_epoch() -> None:
-    """An append with an explicit offset beyond the head: by an operator's word."""
+def going_on_at_five() -> Driven:
+    """The store has more than any member, as of a journal that other brokers had before."""
     driven = validating(epochal(opening=AT_FIVE))
-    assert driven.step(Ready(Summary(0, 5, 1))) == (Synchronise(driven.pipe.pipeline, fragment(5), LabelSet(), False),)
+    assert driven.step(Ready(Summary(0, 5, 1))) == (NextChunk(),)
+    return driven
+
+
+def test_going_on_elsewhere_is_another_epoch() -> None:
+    """DH-6, DH-11: by the word of an operator, and by a listing that is not from some minutes ago."""
+    driven = going_on_at_five()
+    driven.step(Intent())
+    assert driven.step(End()) == (AwaitReady(is_fresh=True),)
+    (synchronise,) = driven.step(Ready(Summary(0, 5, 1), spool_ids=frozenset(IDS)))
+    assert synchronise == Synchronise(driven.pipe.pipeline, fragment(5), LabelSet(), False)
     change = change_of(answered(driven))
     assert change == HeadChange(opened(FIRST, 4, Start(5, is_forced=True), IDS), 12)
     assert driven.fsm.state is State.UPDATE_ASSIGNMENTS
+    driven.step(Transacted(13))
+    commit, _ = driven.step(Ready(Summary(0, 5, 1)))
+    assert commit == Commit(driven.pipe.pipeline, fragment(5), LabelSet())
+
+
+def test_who_has_content_does_not_go_on_elsewhere() -> None:
+    """DH-11: clients name an offset because they know one."""
+    driven = going_on_at_five()
+    given_back, verdict = driven.step(Chunk(b"x"))
+    assert given_back == GiveBack(driven.pipe.pipeline)
+    assert refused(verdict).status is Status.INDEX_HAS_GREATER_OFFSET
+
+
+def test_nobody_goes_on_below_what_is_listed_by_now() -> None:
+    """DH-11."""
+    driven = going_on_at_five()
+    driven.step(Intent())
+    driven.step(End())
+    _, verdict = driven.step(Ready(Summary(0, 6, 1)))
+    assert refused(verdict).status is Status.WRONG_APPEND_OFFSET
+
+
+def test_a_journal_that_was_void_never_goes_on_below_what_is_on_record() -> None:
+    """Section 6: bytes below were acknowledged before members without epochs came, and none of theirs may be left."""
+    void = DurableHead(4, (Epoch(5, 5000, (spool_id_of(D),), X),), is_void=True)
+    driven = Driven(is_consistent=True)
+    driven.spool_ids = {member: spool_id_of(member) for member in ROUTE.members}
+    driven.resolve()
+    driven.step(PipelineTaken(None))
+    driven.step(SpoolTaken(driven.held))
+    driven.step(HeadRead(void, 8))
+    driven.open_as_it_is(terms(void, 4))
+    (synchronise,) = answered(driven)
+    assert synchronise == Synchronise(driven.pipe.pipeline, fragment(5000), X, False)
+    change = change_of(answered(driven))
+    assert change == HeadChange(opened(void, 4, Start(5000, X), IDS), 8)
+    assert not change.head.is_void
 
 
 def test_an_append_is_acknowledged_only_when_every_holder_has_it() -> None:
@@ -563,7 +611,9 @@ def test_prepared_opens_for_the_terms_of_the_record() -> None:
 def test_a_pipeline_that_has_an_epoch_is_of_no_use_once_it_is_not_known_whether_that_is_over() -> None:
     """DH-1: the answer is lost of a transaction that would go on elsewhere, or suspend."""
     lost = UnavailableError("etcd did not answer")
-    elsewhere = validating(epochal(opening=AT_FIVE))
+    elsewhere = going_on_at_five()
+    elsewhere.step(Intent())
+    elsewhere.step(End())
     elsewhere.step(Ready(Summary(0, 5, 1)))
     answered(elsewhere)
     suspending = validating(epochal(opening=AppendOpening(JOURNAL, suspend=SuspendMode.NOW)))

@@ -9,7 +9,7 @@ import pytest
 from allocator.keys import item_key
 from broker.append_event import AppendOpening, AppendOutcome, Chunk, End, Failed, Intent
 from broker.append_run import AppendRun
-from broker.append_start import State
+from broker.append_state import State
 from broker.pipeline import Pipeline
 from broker.replication_message import Acked, Content, Propose
 from broker.resolution import Resolution, Wanted
