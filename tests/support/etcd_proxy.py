@@ -26,6 +26,8 @@ class EtcdProxy:
     is_stuttering: bool = False
     # Clear while streams are held up, without anybody being told.
     flowing: asyncio.Event = field(default_factory=asyncio.Event)
+    # Clear while no stream gets as far as etcd.
+    opening: asyncio.Event = field(default_factory=asyncio.Event)
     # Replaced when all open streams are to end.
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     streams: int = 0
@@ -65,6 +67,7 @@ class EtcdProxy:
     ) -> AsyncIterator[bytes]:
         self.streams += 1
         ending = self.ending
+        await self.opening.wait()
         call: grpc.aio.StreamStreamCall[bytes, bytes] = self.channel.stream_stream(path)(metadata=_passed_on(context))
         answers: asyncio.Queue[bytes | grpc.aio.AioRpcError | None] = asyncio.Queue(100)
         try:
@@ -127,6 +130,7 @@ async def etcd_proxy(etcd_endpoint: str) -> AsyncIterator[EtcdProxy]:
     async with grpc.aio.insecure_channel(etcd_endpoint.removeprefix("http://")) as channel:
         proxy = EtcdProxy(channel)
         proxy.flowing.set()
+        proxy.opening.set()
         server = grpc.aio.server()
         server.add_generic_rpc_handlers((_Handlers(proxy),))
         port = server.add_insecure_port("127.0.0.1:0")
