@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import grpc
 
-from allocator.transaction import Transaction
 from broker.answer_header import forwarded_header
-from broker.append_event import AppendOpening, AppendOutcome, Chunk, End, Failed, HeadRead, Intent, Ready
-from broker.append_run import AppendRun, Withdraw
+from broker.append_event import AppendOpening, AppendOutcome, Chunk, End, Failed, Intent
+from broker.append_run import AppendHost, AppendRun
 from broker.append_wire import decode_chunk, decode_opening, opening_of, response_of
 from broker.counted_call import CountedCall
 from broker.flow_control import effective_max_rate
@@ -21,17 +19,11 @@ from broker.metrics import HELD_BACK, STAGES
 from broker.notice import Notice
 from broker.patience import Patience
 from broker.peer_stream import GrpcPeerStream, UnreachablePeerStream
-from broker.pipeline import PeerStream, Pipeline
-from broker.replica import Replica
-from broker.resolution import Resolution, Wanted
-from broker.resolver import Resolver
-from broker.resolving import REVISION_WAIT_S, resolve_within
-from fragment.spool_file import SpoolFile
+from broker.resolution import Resolution
 from protocol.auth import Claims
 from protocol.errors import GazetteError, PreconditionError, Status, ValidationError
 from protocol.gen import journal_pb2 as pb
 from protocol.identifier import strip_meta
-from protocol.route import ProcessId
 from protocol.rpc.method import REQUEST_WAIT_S
 from protocol.selector import LabelSelector
 
@@ -40,30 +32,13 @@ UNDERFLOW = "append stream: client stream didn't sustain the minimum append data
 _TURN, _STREAM, _COMMIT = (STAGES.labels(stage) for stage in ("turn", "stream", "commit"))
 
 
-class AppendBroker(Protocol):
-    """What an append needs of the broker it runs in."""
-
-    @property
-    def resolver(self) -> Resolver[SpoolFile]: ...
+class AppendBroker(AppendHost, Protocol):
+    """What the RPC needs of the broker it runs in."""
 
     @property
     def rates(self) -> AppendRates: ...
 
-    def now_ns(self) -> int: ...
-
     def clock_s(self) -> float: ...
-
-    def is_certain(self) -> bool: ...
-
-    def transact(self, transaction: Transaction, done: Callable[[int | GazetteError | None], None]) -> None: ...
-
-    def read_head(self, journal: str, done: Callable[[HeadRead | GazetteError], None]) -> None: ...
-
-    def await_ready(
-        self, replica: LocalReplica, is_fresh: bool, done: Callable[[Ready | GazetteError], None]
-    ) -> Withdraw: ...
-
-    def open_streams(self, replica: LocalReplica, pipeline: Pipeline) -> Mapping[ProcessId, PeerStream]: ...
 
     def proxy_append(self, resolution: Resolution, journal: str) -> grpc.aio.StreamUnaryCall[bytes, bytes]: ...
 
@@ -88,47 +63,22 @@ class AppendRates:
 
 
 class _Append:
-    """An AppendPort. What the run asks of its client it finds set here, after each of its steps."""
+    """An AppendCaller. What the run asks of its client it finds set here, after each of its steps."""
 
     def __init__(self, broker: AppendBroker, opening: AppendOpening, selector: LabelSelector) -> None:
-        self._broker = broker
-        self.run = AppendRun(opening, self, selector)
+        self.run = AppendRun(opening, broker, self, selector)
         self.wants_chunk = False
         self.is_over = False
         self.outcome: AppendOutcome | GazetteError | None = None
         self.proxied: Resolution | None = None
-        self.replica: LocalReplica | None = None
         # Set when the run has gone on by itself.
         self._turn = asyncio.Event()
 
-    def now_ns(self) -> int:
-        return self._broker.now_ns()
-
-    def is_certain(self) -> bool:
-        return self._broker.is_certain()
-
-    def resolve(self, wanted: Wanted, done: Callable[[Resolution | GazetteError], None]) -> Withdraw:
-        # Members take as long to go as they take. Everything else etcd has told others already.
-        timeout_s = None if self.run.fsm.is_patient else REVISION_WAIT_S
-        return resolve_within(self._broker.resolver, wanted, timeout_s, done)
-
-    def transact(self, transaction: Transaction, done: Callable[[int | GazetteError | None], None]) -> None:
-        self._broker.transact(transaction, done)
-
-    def read_head(self, journal: str, done: Callable[[HeadRead | GazetteError], None]) -> None:
-        self._broker.read_head(journal, done)
-
-    def await_ready(
-        self, replica: Replica[object], is_fresh: bool, done: Callable[[Ready | GazetteError], None]
-    ) -> Withdraw:
+    @property
+    def replica(self) -> LocalReplica:
+        replica = self.run.replica
         assert isinstance(replica, LocalReplica)
-        self.replica = replica
-        return self._broker.await_ready(replica, is_fresh, done)
-
-    def open_streams(self, replica: Replica[object], pipeline: Pipeline) -> Mapping[ProcessId, PeerStream]:
-        assert isinstance(replica, LocalReplica)
-        self.replica = replica
-        return self._broker.open_streams(replica, pipeline)
+        return replica
 
     def next_chunk(self) -> None:
         self.wants_chunk = True
@@ -207,11 +157,10 @@ async def first_message(call: AppendCall, patience: Patience) -> bytes:
 
 
 def _begin_flow(broker: AppendBroker, served: _Append) -> None:
-    replica, resolution = served.replica, served.run.fsm.resolution
-    assert replica is not None
+    resolution = served.run.fsm.resolution
     assert resolution is not None
     max_rate = effective_max_rate(resolution.spec.max_append_rate, broker.rates.max_rate)
-    replica.flow.begin(max_rate, broker.rates.min_rate, broker.clock_s())
+    served.replica.flow.begin(max_rate, broker.rates.min_rate, broker.clock_s())
 
 
 async def _next(
@@ -219,7 +168,6 @@ async def _next(
 ) -> tuple[Chunk | Intent | End | Failed, bool]:
     """The client's next message, at the rates the journal allows, and whether it was held back."""
     replica, pipeline = served.replica, served.run.fsm.pipeline
-    assert replica is not None
     assert pipeline is not None
     flow = replica.flow
     if not replica.worker.has_room:

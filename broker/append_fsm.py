@@ -66,7 +66,7 @@ from broker.append_event import (
 )
 from broker.append_state import State
 from broker.durable_head import Outdated, Start, Unproven
-from broker.head_opening import HeadOpening, closing, recorded, without_epoch
+from broker.head_opening import LOOK_THERE, HeadOpening, closing, recorded, without_epoch
 from broker.pipeline import Ask, HeldSpool, Pipeline, Sealed
 from broker.proposal import Agreed, Overtaken, RollTo, rolled
 from broker.resolution import Resolution
@@ -535,7 +535,8 @@ class AppendFSM:
         peer = ask.refusal
         if peer is None:
             return None
-        failure = UnavailableError(f"{peer.zone}/{peer.suffix} answered {ask.answers[peer].status.name} to a commit")
+        answer = ask.answers[peer].status.name
+        failure = UnavailableError(f"{peer.zone}/{peer.suffix} answered {answer} to a commit. {LOOK_THERE}")
         pipeline.failed(peer, failure)
         return failure
 

@@ -1,7 +1,7 @@
 """AppendRun: takes an AppendFSM from step to step, through the slots and the pipeline of its journal's Replica.
 
-It still waits for nothing: what takes time is asked of a port, which says when it is done. A broker's port has gRPC,
-etcd and disks behind it, and that of the simulator has none of them.
+It still waits for nothing: what takes time is asked of its host, which says when it is done. That is a broker, with
+gRPC, etcd and disks, or one of the simulator's, with none of them. Its caller is whoever appends: a client, or a pulse.
 """
 
 from __future__ import annotations
@@ -66,22 +66,21 @@ from broker.append_event import (
 )
 from broker.append_fsm import AppendFSM
 from broker.journal_transaction import advertise, set_suspend
-from broker.notice import Notice
+from broker.notice import Notice, Withdraw
 from broker.pipeline import Ask, PeerStream, Pipeline, Sealed
 from broker.replica import Replica
-from broker.resolution import EVERYTHING, Resolution, Wanted
+from broker.resolution import EVERYTHING, REVISION_WAIT_S, Resolution, Wanted
 from protocol.errors import GazetteError, UnavailableError
 from protocol.route import ProcessId
 from protocol.selector import LabelSelector
 
-Withdraw = Callable[[], None]
-"""Ends a wait. What was waited for is not told any more."""
 
+class AppendHost(Protocol):
+    """What an append needs of the broker it runs in, whoever its caller is. `done` may be called at once."""
 
-class AppendPort(Protocol):
-    """What an append needs to have done for it. `done` may be called at once."""
-
-    def resolve(self, wanted: Wanted, done: Callable[[Resolution | GazetteError], None]) -> Withdraw: ...
+    def resolve_within(
+        self, wanted: Wanted, timeout_s: float | None, done: Callable[[Resolution | GazetteError], None]
+    ) -> Withdraw: ...
 
     def transact(self, transaction: Transaction, done: Callable[[int | GazetteError | None], None]) -> None:
         """`done` is given the revision of the transaction, or None if a comparison did not hold."""
@@ -104,6 +103,16 @@ class AppendPort(Protocol):
         """To each peer. What comes of them is told to the pipeline, from the next turn on."""
         ...
 
+    def is_certain(self) -> bool:
+        """Whether this broker is a member of its cluster beyond doubt."""
+        ...
+
+    def now_ns(self) -> int: ...
+
+
+class AppendCaller(Protocol):
+    """Whom an append is for."""
+
     def next_chunk(self) -> None:
         """Feed the run with the next message of the client, once there is room for what was sent."""
         ...
@@ -114,18 +123,15 @@ class AppendPort(Protocol):
         """None if there is nobody to tell."""
         ...
 
-    def is_certain(self) -> bool:
-        """Whether this broker is a member of its cluster beyond doubt."""
-        ...
-
-    def now_ns(self) -> int: ...
-
 
 class AppendRun:
-    def __init__(self, opening: AppendOpening, port: AppendPort, selector: LabelSelector = EVERYTHING) -> None:
+    def __init__(
+        self, opening: AppendOpening, host: AppendHost, caller: AppendCaller, selector: LabelSelector = EVERYTHING
+    ) -> None:
         """`selector` is what the caller may see."""
         self.fsm = AppendFSM(opening)
-        self._port = port
+        self._host = host
+        self._caller = caller
         self._selector = selector
         self._replica: Replica[object] | None = None
         # From which the pipeline was taken, which is not always that of the latest Resolution.
@@ -144,9 +150,15 @@ class AppendRun:
         self._run()
 
     def feed(self, event: Chunk | Intent | End | Failed) -> None:
-        """What the client sent, one at a time, each after the port was asked for it. One that is gone is not heard."""
+        """What the client sent, one at a time, each after it was asked for. One that is gone is not heard."""
         if not self._is_cancelled:
             self._on(event)
+
+    @property
+    def replica(self) -> Replica[object]:
+        """Of the Resolution that the append goes by."""
+        assert self._replica is not None
+        return self._replica
 
     @property
     def invalidation(self) -> Notice:
@@ -176,7 +188,7 @@ class AppendRun:
                 event = self._events.popleft()
                 if self.fsm.is_over:
                     continue
-                for effect in self.fsm.step(event, self._port.now_ns()):
+                for effect in self.fsm.step(event, self._host.now_ns()):
                     self._perform(effect)
         except Exception:
             self._break_off()
@@ -196,7 +208,7 @@ class AppendRun:
             if pipeline is not None:
                 pipeline.close()
             owner.pipeline.put(None)
-        self._port.finish(UnavailableError("the append was broken off by a fault of this broker: its log says more"))
+        self._caller.finish(UnavailableError("the append was broken off by a fault of this broker: its log says more"))
 
     def _perform(self, effect: Effect) -> None:  # noqa: C901 - one line for each
         match effect:
@@ -209,43 +221,43 @@ class AppendRun:
             case TakeSpool():
                 self._take_spool()
             case ReadHead():
-                self._port.read_head(self.fsm.opening.journal, self._on_head)
+                self._host.read_head(self.fsm.opening.journal, self._on_head)
             case Prepare(held, fate):
                 held.prepare(fate, self._on_prepared)
             case Release(held):
                 held.release()
             case Open(held, resolution, terms):
-                spool_id = self._held_replica.claimed_id(None if terms is None else terms.mark)
+                spool_id = self.replica.claimed_id(None if terms is None else terms.mark)
                 pipeline = Pipeline(resolution.header, resolution.local_id, held, resolution.kin, terms, spool_id)
-                pipeline.connect(self._port.open_streams(self._held_replica, pipeline))
+                pipeline.connect(self._host.open_streams(self.replica, pipeline))
                 self._on(Opened(pipeline))
             case Synchronise(pipeline, fragment, registers, is_first):
                 ask = pipeline.synchronise if is_first else pipeline.ask
-                ask(fragment, registers, self._port.now_ns(), self._on_answered)
+                ask(fragment, registers, self._host.now_ns(), self._on_answered)
                 self._close_when_stopped(pipeline)
             case ShutDown(pipeline):
                 pipeline.close()
             case Advertise(resolution, change):
-                self._port.transact(advertise(resolution, change), self._on_transacted)
+                self._host.transact(advertise(resolution, change), self._on_transacted)
             case EpochOpened(pipeline, terms, closed):
                 pipeline.opened(terms)
-                self._held_replica.epoch_opened(terms, closed)
+                self.replica.epoch_opened(terms, closed)
             case Voided():
-                self._held_replica.voided()
+                self.replica.voided()
             case SetSuspend(resolution, level, offset, change):
-                self._port.transact(set_suspend(resolution, level, offset, change), self._on_transacted)
+                self._host.transact(set_suspend(resolution, level, offset, change), self._on_transacted)
             case AwaitReady(is_fresh):
                 self._await_ready(is_fresh)
             case Begin(pipeline, fragment, registers):
-                pipeline.begin(fragment, registers, self._port.now_ns())
+                pipeline.begin(fragment, registers, self._host.now_ns())
             case NextChunk():
-                self._port.next_chunk()
+                self._caller.next_chunk()
             case Send(pipeline, data, delta):
                 pipeline.content(data, delta)
             case Seal(pipeline):
                 pipeline.held.seal(self._on_sealed)
             case Commit(pipeline, fragment, registers):
-                pipeline.ask(fragment, registers, self._port.now_ns(), self._on_answered)
+                pipeline.ask(fragment, registers, self._host.now_ns(), self._on_answered)
             case Acknowledge(pipeline, through):
                 pipeline.acknowledge(through)
                 pipeline.held.acked(through, partial(pipeline.shown, through))
@@ -253,25 +265,22 @@ class AppendRun:
                 pipeline.acknowledge(through)
                 pipeline.held.acked(through, partial(self._on_shown, pipeline, through))
             case Proxy(resolution):
-                self._port.proxy(resolution)
+                self._caller.proxy(resolution)
             case Finish(outcome):
-                self._port.finish(outcome)
+                self._caller.finish(outcome)
             case Fail(error):
-                self._port.finish(error)
+                self._caller.finish(error)
             case Abandon():
-                self._port.finish(None)
+                self._caller.finish(None)
             case _:
                 assert_never(effect)
-
-    @property
-    def _held_replica(self) -> Replica[object]:
-        assert self._replica is not None
-        return self._replica
 
     def _resolve(self, min_revision: int) -> None:
         opening = self.fsm.opening
         wanted = Wanted(opening.journal, not opening.do_not_proxy, True, min_revision, opening.header, self._selector)
-        self._wait(self._port.resolve(wanted, self._on_resolved))
+        # Members take as long to go as they take. Everything else etcd has told others already.
+        timeout_s = None if self.fsm.is_patient else REVISION_WAIT_S
+        self._wait(self._host.resolve_within(wanted, timeout_s, self._on_resolved))
 
     def _on_resolved(self, resolution: Resolution | GazetteError) -> None:
         self._stop_waiting()
@@ -285,7 +294,7 @@ class AppendRun:
         self._on(Resolved(resolution))
 
     def _take_pipeline(self) -> None:
-        self._owner = self._held_replica
+        self._owner = self.replica
         self._wait_valid()
         if not self._events:
             self._wait(self._owner.pipeline.take(self._on_pipeline).withdraw)
@@ -307,7 +316,7 @@ class AppendRun:
         if not self._events:
             header = self.fsm.resolution.header if self.fsm.resolution is not None else None
             assert header is not None
-            self._wait(self._held_replica.take_spool(header, lambda held: self._on_taken(SpoolTaken(held))))
+            self._wait(self.replica.take_spool(header, lambda held: self._on_taken(SpoolTaken(held))))
 
     def _on_taken(self, event: SpoolTaken) -> None:
         self._stop_waiting()
@@ -318,7 +327,7 @@ class AppendRun:
             self._on(Failed(read))
             return
         if read.head is not None and read.head.epochs:
-            read = replace(read, stored=self._held_replica.index.stored_extents())
+            read = replace(read, stored=self.replica.index.stored_extents())
         self._on(read)
 
     def _on_prepared(self, failure: Exception | None) -> None:
@@ -330,7 +339,7 @@ class AppendRun:
     def _await_ready(self, is_fresh: bool) -> None:
         self._wait_valid()
         if not self._events:
-            self._wait(self._port.await_ready(self._held_replica, is_fresh, self._on_ready))
+            self._wait(self._host.await_ready(self.replica, is_fresh, self._on_ready))
 
     def _on_ready(self, ready: Ready | GazetteError) -> None:
         self._stop_waiting()
@@ -347,11 +356,11 @@ class AppendRun:
 
     def _on_answered(self, ask: Ask) -> None:
         self._stop_waiting()
-        self._on(Answered(ask, self._port.is_certain()))
+        self._on(Answered(ask, self._host.is_certain()))
 
     def _on_shown(self, pipeline: Pipeline, through: int) -> None:
         pipeline.shown(through)
-        self._on(Shown(self._port.is_certain()))
+        self._on(Shown(self._host.is_certain()))
 
     def _on_transacted(self, revision: int | GazetteError | None) -> None:
         self._on(Failed(revision) if isinstance(revision, GazetteError) else Transacted(revision))

@@ -38,6 +38,8 @@ SYNC_ROUNDS_MAX = 8
 RECORD_TRIES_MAX = 8
 """Each that fails tells of somebody else who changed the head, or of changes that etcd has yet to tell."""
 
+LOOK_THERE = "Try again; if it goes on, look at the log of that broker"
+
 
 class HeadOpening:
     def __init__(self) -> None:
@@ -110,9 +112,14 @@ class HeadOpening:
                 self._sync_rounds += 1
                 if self._sync_rounds < SYNC_ROUNDS_MAX:
                     return verdict
-                return UnavailableError(f"no agreement with all peers after {self._sync_rounds} rounds")
+                return UnavailableError(
+                    f"no agreement with all peers after {self._sync_rounds} rounds: try again; if it goes on, look at "
+                    "the logs of the journal's brokers"
+                )
             case Diverged(peer, reason):
-                return UnavailableError(f"{peer.zone}/{peer.suffix} cannot be synchronised with: {reason}")
+                return UnavailableError(
+                    f"{peer.zone}/{peer.suffix} cannot be synchronised with: {reason}. {LOOK_THERE}"
+                )
             case _:
                 return verdict
 

@@ -25,7 +25,6 @@ from allocator.transaction import Transaction
 from broker.answer_header import reachable
 from broker.append_api import AppendRates
 from broker.append_event import HeadRead, Ready
-from broker.append_run import Withdraw
 from broker.background import Background
 from broker.broker_member import BrokerMember
 from broker.cluster_keys import MAX_REPLICATION, BrokerEntity
@@ -35,6 +34,7 @@ from broker.journal_item import JournalItem
 from broker.last_spec import LastSpec
 from broker.local_replica import LocalReplica
 from broker.metrics import VOID_HEADS
+from broker.notice import Withdraw
 from broker.peer_stream import GrpcPeerStream, UnreachablePeerStream
 from broker.peers import Peer, PeerChannels
 from broker.pipeline import PeerStream, Pipeline
@@ -42,8 +42,9 @@ from broker.pulse import Pulse
 from broker.replica import Replica
 from broker.replica_observer import ReplicaObserver
 from broker.replication_wire import MessageEncoder
-from broker.resolution import Resolution
+from broker.resolution import Resolution, Wanted
 from broker.resolver import Resolver
+from broker.resolving import resolve_within
 from broker.spool_worker import SpoolWorker
 from broker.store_healths import StoreHealths
 from fragment.cover_set import CoverSet
@@ -206,6 +207,11 @@ class JournalBroker:
 
     # What an append asks of the broker it runs in.
 
+    def resolve_within(
+        self, wanted: Wanted, timeout_s: float | None, done: Callable[[Resolution | GazetteError], None]
+    ) -> Withdraw:
+        return resolve_within(self.resolver, wanted, timeout_s, done)
+
     def transact(self, transaction: Transaction, done: Callable[[int | GazetteError | None], None]) -> None:
         self._tasks.create_task(self._transact(transaction, done))
 
@@ -245,9 +251,10 @@ class JournalBroker:
             done(None)
 
     def await_ready(
-        self, replica: LocalReplica, is_fresh: bool, done: Callable[[Ready | GazetteError], None]
+        self, replica: Replica[object], is_fresh: bool, done: Callable[[Ready | GazetteError], None]
     ) -> Withdraw:
         """At once, as nearly always: the stores were listed long ago, and are healthy."""
+        assert isinstance(replica, LocalReplica)
         if is_fresh:
             listing = self._tasks.create_task(self._list_anew(replica, done))
             return lambda: _nothing(listing.cancel())
@@ -290,7 +297,7 @@ class JournalBroker:
         current = self.spec_now(replica.journal)
         return current.spec.fragment.stores[0] if current is not None and current.spec.fragment.stores else None
 
-    def open_streams(self, replica: LocalReplica, pipeline: Pipeline) -> Mapping[ProcessId, PeerStream]:
+    def open_streams(self, replica: Replica[object], pipeline: Pipeline) -> Mapping[ProcessId, PeerStream]:
         route = pipeline.header.route
         assert route.endpoints is not None
         streams: dict[ProcessId, PeerStream] = {}

@@ -17,8 +17,7 @@ from broker.durable_head import DurableHead
 from broker.head_status import head_status
 from broker.journal_changes import JournalChanges
 from broker.listing import Selection, snapshot
-from broker.resolution import EVERYTHING
-from broker.resolving import REVISION_WAIT_S
+from broker.resolution import EVERYTHING, REVISION_WAIT_S
 from protocol.errors import UnavailableError
 from protocol.gen import journal_pb2 as pb
 from protocol.route import ProcessId

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+Withdraw = Callable[[], None]
+"""Ends a wait. What was waited for is not told any more."""
+
 
 class Notice:
     __slots__ = ("_listeners", "is_fired")
@@ -12,7 +15,7 @@ class Notice:
         self.is_fired = False
         self._listeners: dict[object, Callable[[], None]] = {}
 
-    def listen(self, told: Callable[[], None]) -> Callable[[], None]:
+    def listen(self, told: Callable[[], None]) -> Withdraw:
         """Call `told` when it happens, or now if it has. What is returned takes that back."""
         if self.is_fired:
             told()

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from typing import Protocol
 
-from allocator.transaction import Transaction
-from broker.append_api import AppendBroker
-from broker.append_event import AppendOpening, AppendOutcome, End, HeadRead, Intent, Ready
-from broker.append_run import AppendRun, Withdraw
+from broker.append_event import AppendOpening, AppendOutcome, End, Intent
+from broker.append_run import AppendHost, AppendRun
 from broker.local_replica import LocalReplica
 from broker.metrics import UNPROVEN_HEADS
-from broker.pipeline import PeerStream, Pipeline
+from broker.notice import Withdraw
 from broker.proposal import rolled
-from broker.replica import Replica
 from broker.resolution import Resolution, Wanted
-from broker.resolver import StoppedError
+from broker.resolver import Resolver, StoppedError
+from fragment.spool_file import SpoolFile
 from protocol.errors import GazetteError, Status
 from protocol.journal import SuspendMode
-from protocol.route import ProcessId
 
 log = logging.getLogger(__name__)
 
@@ -45,45 +43,26 @@ _EXPECTED = frozenset(
 )
 
 
+class PulseBroker(AppendHost, Protocol):
+    """What a pulse needs of the broker it is in."""
+
+    @property
+    def resolver(self) -> Resolver[SpoolFile]: ...
+
+
 class _Beat:
-    """An AppendPort without a client."""
+    """An AppendCaller without a client."""
 
     def __init__(
         self,
-        broker: AppendBroker,
+        broker: PulseBroker,
         journal: str,
         suspend: SuspendMode,
         over: Callable[[AppendOutcome | GazetteError | None], None],
     ) -> None:
-        self._broker = broker
-        self.run = AppendRun(AppendOpening(journal, do_not_proxy=True, suspend=suspend), self)
+        self.run = AppendRun(AppendOpening(journal, do_not_proxy=True, suspend=suspend), broker, self)
         self._over = over
         self._has_intent = False
-
-    def now_ns(self) -> int:
-        return self._broker.now_ns()
-
-    def is_certain(self) -> bool:
-        return self._broker.is_certain()
-
-    def resolve(self, wanted: Wanted, done: Callable[[Resolution | GazetteError], None]) -> Withdraw:
-        return self._broker.resolver.resolve(wanted, done).withdraw
-
-    def transact(self, transaction: Transaction, done: Callable[[int | GazetteError | None], None]) -> None:
-        self._broker.transact(transaction, done)
-
-    def read_head(self, journal: str, done: Callable[[HeadRead | GazetteError], None]) -> None:
-        self._broker.read_head(journal, done)
-
-    def await_ready(
-        self, replica: Replica[object], is_fresh: bool, done: Callable[[Ready | GazetteError], None]
-    ) -> Withdraw:
-        assert isinstance(replica, LocalReplica)
-        return self._broker.await_ready(replica, is_fresh, done)
-
-    def open_streams(self, replica: Replica[object], pipeline: Pipeline) -> Mapping[ProcessId, PeerStream]:
-        assert isinstance(replica, LocalReplica)
-        return self._broker.open_streams(replica, pipeline)
 
     def next_chunk(self) -> None:
         has_intent, self._has_intent = self._has_intent, True
@@ -114,7 +93,7 @@ class Pulse:
     )
 
     def __init__(
-        self, broker: AppendBroker, replica: LocalReplica, auto_suspend: bool, chance: Callable[[], float]
+        self, broker: PulseBroker, replica: LocalReplica, auto_suspend: bool, chance: Callable[[], float]
     ) -> None:
         self._broker = broker
         self._replica = replica
@@ -201,7 +180,7 @@ class Pulse:
             self._timer = None
 
 
-def _is_in_step(broker: AppendBroker, replica: LocalReplica) -> bool:
+def _is_in_step(broker: PulseBroker, replica: LocalReplica) -> bool:
     """Whether a pulse would change nothing: the pipeline fits the Route, all know of it, and no fragment is due."""
     pipeline = replica.pipeline.peek()
     resolution = broker.resolver.resolve_now(Wanted(replica.journal, False, True))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Generic, Protocol
 
 from broker.durable_head import EpochTerms
-from broker.notice import Notice
+from broker.notice import Notice, Withdraw
 from broker.pipeline import HeldSpool, Pipeline
 from broker.slot import Slot
 from fragment.index import FileT, Index
@@ -20,8 +20,6 @@ from protocol.route import Header, ProcessId
 
 TAKE_WAIT_S = 5.0
 """How long a later synchronisation waits for an earlier primary, who is there, to end what it has under way."""
-
-Withdraw = Callable[[], None]
 
 
 class ReplicaHost(Protocol):

@@ -15,9 +15,9 @@ from broker.patience import Patience
 from broker.replication import Replication
 from broker.replication_message import Answer, Propose
 from broker.replication_wire import decode, encode_answer
-from broker.resolution import Resolution, Wanted
+from broker.resolution import REVISION_WAIT_S, Resolution, Wanted
 from broker.resolver import Resolver
-from broker.resolving import REVISION_WAIT_S, resolve_within
+from broker.resolving import resolve_within
 from fragment.spool_file import SpoolFile
 from protocol.errors import GazetteError, ValidationError
 from protocol.rpc.method import Call

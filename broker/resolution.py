@@ -25,6 +25,10 @@ MISSING_ID = ProcessId("local-BrokerSpec", "missing-from-Etcd")
 _NOT_SUSPENDED = Suspend()
 
 
+REVISION_WAIT_S = 30.0
+"""A broker lags etcd by fractions of a second. A request that names a revision far ahead is mistaken, or forged."""
+
+
 class MisdirectedError(PreconditionError):
     """A request that was forwarded to another broker, or to another cluster, than this."""
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from broker.resolution import Resolution, Wanted
+from broker.notice import Withdraw
+from broker.resolution import REVISION_WAIT_S, Resolution, Wanted
 from broker.resolver import Resolver
 from fragment.index import FileT
 from protocol.errors import GazetteError, UnavailableError
-
-REVISION_WAIT_S = 30.0
-"""A broker lags etcd by fractions of a second. A request that names a revision far ahead is mistaken, or forged."""
 
 
 def resolve_within(
@@ -19,7 +17,7 @@ def resolve_within(
     wanted: Wanted,
     timeout_s: float | None,
     done: Callable[[Resolution | GazetteError], None],
-) -> Callable[[], None]:
+) -> Withdraw:
     """Call `done` with the Resolution, or with an error once `timeout_s` has passed. What is returned ends the wait."""
     wait = resolver.resolve(wanted, done)
     if wait.is_over or timeout_s is None:

@@ -25,10 +25,11 @@ from broker.cluster_keys import BrokerEntity, broker_decoder
 from broker.durable_head import EpochTerms
 from broker.journal_item import JournalItem
 from broker.last_spec import LastSpec
+from broker.notice import Withdraw
 from broker.pipeline import PeerStream, Pipeline
 from broker.replica import Replica
 from broker.replica_observer import ReplicaObserver
-from broker.resolution import Resolution, Wanted
+from broker.resolution import REVISION_WAIT_S, Resolution, Wanted
 from broker.resolver import Resolver
 from broker.spool_worker import SpoolWorker
 from fragment.cover_set import CoverSet
@@ -47,12 +48,12 @@ from tests.simulation.etcd_watch import Mirror
 from tests.simulation.lease_keeping import LeaseKeeping
 from tests.simulation.network import End, Network, OnEnd, OnMessage, Stream
 from tests.simulation.sim_allocator import SimulatedAllocator
-from tests.simulation.sim_append import APPEND, REVISION_WAIT_S, Beat, ServedAppend
+from tests.simulation.sim_append import APPEND, Beat, ServedAppend
 from tests.simulation.sim_copies import CopyKeeping
 from tests.simulation.sim_persister import SimulatedPersister
 from tests.simulation.sim_read import READ, ServedRead
 from tests.simulation.sim_replica import SimulatedReplica
-from tests.simulation.sim_replication import REPLICATE, Done, ServedReplication, SimulatedPeerStream, Withdraw
+from tests.simulation.sim_replication import REPLICATE, Done, ServedReplication, SimulatedPeerStream
 from tests.simulation.sim_spool import spool_worker
 from tests.simulation.store import Store, path_in_store
 from tests.simulation.world import CrashError, Node, World
@@ -416,7 +417,7 @@ class BrokerNode:
         replica.index.commit(fragment, file)
         self.surroundings.shown(replica.journal, replica.create_revision, fragment.begin, fragment.end)
 
-    def open_streams(self, pipeline: Pipeline) -> Mapping[ProcessId, PeerStream]:
+    def open_streams(self, replica: Replica[object], pipeline: Pipeline) -> Mapping[ProcessId, PeerStream]:
         network, world = self.surroundings.network, self._world
         return {
             peer: SimulatedPeerStream(network, self.node, node_of(world, peer.suffix), peer, pipeline)

@@ -15,6 +15,7 @@ from allocator.key_event import WatchEvents
 from broker import durable_head, head_opening, held_copies, replication
 from broker import replica as replica_module
 from broker.append_effect import Commit, Effects, HeadChange
+from broker.append_event import Answered, Event, Shown
 from broker.append_fsm import AppendFSM
 from broker.append_state import State
 from broker.durable_head import Claim, CutAt, DurableHead, EpochTerms, Fate, Start, Unproven
@@ -33,7 +34,6 @@ from protocol.fragment import Fragment
 from protocol.route import ProcessId
 from tests.simulation.disk import SimulatedDirectory
 from tests.simulation.faults import FaultKind
-from tests.simulation.sim_append import _Port
 from tests.simulation.sim_copies import CopyKeeping
 from tests.simulation.sim_replica import SimulatedReplica
 
@@ -186,7 +186,12 @@ def _mistake_answers(patch: Patch) -> None:
 
 
 def _acknowledge_without_a_lease(patch: Patch) -> None:
-    patch.setattr(_Port, "is_certain", lambda _port: True)
+    original = AppendFSM.step
+
+    def step(fsm: AppendFSM, event: Event, now_ns: int) -> Effects:
+        return original(fsm, replace(event, is_certain=True) if isinstance(event, Answered | Shown) else event, now_ns)
+
+    patch.setattr(AppendFSM, "step", step)
 
 
 def _forget_the_spec_of_a_deleted_journal(patch: Patch) -> None:

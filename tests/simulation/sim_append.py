@@ -4,25 +4,20 @@ the primary; and the pulse, which has no client."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from allocator.transaction import Transaction
-from broker.append_event import AppendOpening, AppendOutcome, Chunk, HeadRead, Intent, Ready
+from broker.append_event import AppendOpening, AppendOutcome, Chunk, Intent
 from broker.append_event import End as ClientEnd
-from broker.append_run import AppendRun
-from broker.pipeline import PeerStream, Pipeline
-from broker.replica import Replica
-from broker.resolution import Resolution, Wanted
+from broker.append_run import AppendHost, AppendRun
+from broker.resolution import Resolution
 from protocol.errors import GazetteError, Status, UnavailableError
 from protocol.journal import SuspendMode
 from protocol.route import ProcessId
 from tests.simulation.network import End, Ending, Stream
-from tests.simulation.sim_replication import Done, Resolving, Withdraw
 
 APPEND = "append"
-REVISION_WAIT_S = 30.0
 
 ClientMessage = AppendOpening | Chunk | Intent
 
@@ -36,18 +31,8 @@ class AppendAnswer:
     create_revision: int = 0
 
 
-class AppendBroker(Resolving, Protocol):
-    """What an append needs of the broker it runs in."""
-
-    def is_certain(self) -> bool: ...
-
-    def transact(self, transaction: Transaction, done: Callable[[int | GazetteError | None], None]) -> None: ...
-
-    def await_ready(
-        self, replica: Replica[object], is_fresh: bool, done: Callable[[Ready | GazetteError], None]
-    ) -> Withdraw: ...
-
-    def open_streams(self, pipeline: Pipeline) -> Mapping[ProcessId, PeerStream]: ...
+class AppendBroker(AppendHost, Protocol):
+    """What a client's append needs of the broker it runs in."""
 
     def acknowledging(self, outcome: AppendOutcome, create_revision: int, begun_s: float) -> None:
         """Hears of an append that is about to be acknowledged, and when it began."""
@@ -58,43 +43,11 @@ class AppendBroker(Resolving, Protocol):
     ) -> Stream: ...
 
 
-class _Port:
-    """What clients and pulses have in common of an AppendPort."""
+class ServedAppend:
+    """An AppendCaller."""
 
-    def __init__(self, broker: AppendBroker) -> None:
-        self._broker = broker
-        self._has_resolved = False
-
-    def resolve(self, wanted: Wanted, done: Done) -> Withdraw:
-        # The client's own demand is bounded. What is waited for afterwards comes about by itself.
-        timeout_s = None if self._has_resolved else REVISION_WAIT_S
-        self._has_resolved = True
-        return self._broker.resolve_within(wanted, timeout_s, done)
-
-    def transact(self, transaction: Transaction, done: Callable[[int | GazetteError | None], None]) -> None:
-        self._broker.transact(transaction, done)
-
-    def read_head(self, journal: str, done: Callable[[HeadRead | GazetteError], None]) -> None:
-        self._broker.read_head(journal, done)
-
-    def await_ready(
-        self, replica: Replica[object], is_fresh: bool, done: Callable[[Ready | GazetteError], None]
-    ) -> Withdraw:
-        return self._broker.await_ready(replica, is_fresh, done)
-
-    def open_streams(self, replica: Replica[object], pipeline: Pipeline) -> Mapping[ProcessId, PeerStream]:
-        return self._broker.open_streams(pipeline)
-
-    def is_certain(self) -> bool:
-        return self._broker.is_certain()
-
-    def now_ns(self) -> int:
-        return self._broker.now_ns()
-
-
-class ServedAppend(_Port):
     def __init__(self, broker: AppendBroker, stream: Stream) -> None:
-        super().__init__(broker)
+        self._broker = broker
         self._stream = stream
         self._run: AppendRun | None = None
         self._arrived: deque[Chunk | Intent | ClientEnd] = deque()
@@ -137,7 +90,7 @@ class ServedAppend(_Port):
         if self.is_over:
             return
         if isinstance(message, AppendOpening):
-            self._run = AppendRun(message, self)
+            self._run = AppendRun(message, self._broker, self)
             self._run.start()
         else:
             self._take(message)
@@ -197,14 +150,13 @@ class ServedAppend(_Port):
             self._answer(AppendAnswer(UnavailableError(f"the primary did not answer: {end.kind.name}")))
 
 
-class Beat(_Port):
+class Beat:
     """One pulse of a journal, as ``broker.pulse`` has it."""
 
-    def __init__(self, broker: AppendBroker, journal: str, done: Callable[[], None]) -> None:
-        super().__init__(broker)
+    def __init__(self, host: AppendHost, journal: str, done: Callable[[], None]) -> None:
         self._done = done
         opening = AppendOpening(journal, do_not_proxy=True, suspend=SuspendMode.NO_RESUME)
-        self.run = AppendRun(opening, self)
+        self.run = AppendRun(opening, host, self)
         self._has_intent = False
 
     def next_chunk(self) -> None:

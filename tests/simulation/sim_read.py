@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from broker.resolution import Resolution, Wanted
+from broker.resolution import REVISION_WAIT_S, Resolution, Wanted
 from fragment.index import WRITE_HEAD, Found, NotYetAvailable
 from fragment.spool_file import SpoolFile
 from fragment.stores.blob_store import BlobNotFoundError
@@ -16,7 +16,6 @@ from protocol.errors import CorruptError, GazetteError, Status, UnavailableError
 from protocol.fragment import Fragment
 from protocol.route import ProcessId
 from tests.simulation.network import End, Ending, Stream
-from tests.simulation.sim_append import REVISION_WAIT_S
 from tests.simulation.sim_replica import SimulatedReplica
 from tests.simulation.sim_replication import Resolving
 from tests.simulation.store import Store, path_in_store

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from broker.append_event import HeadRead
 from broker.durable_head import DurableHead
+from broker.notice import Withdraw
 from broker.pipeline import Pipeline
 from broker.replication import Replication
 from broker.replication_message import Answer, Message, Propose
@@ -19,7 +20,6 @@ from tests.simulation.world import Node
 
 REPLICATE = "replicate"
 
-Withdraw = Callable[[], None]
 Done = Callable[[Resolution | GazetteError], None]
 
 

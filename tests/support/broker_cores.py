@@ -401,10 +401,12 @@ class Withdrawal:
 
 @dataclass(slots=True)
 class RecordingPort:
-    """An AppendPort that answers nothing by itself."""
+    """An AppendHost and its AppendCaller, that answer nothing by themselves."""
 
     now: int = NOW_NS
     resolves: list[tuple[Wanted, Callable[[Resolution | GazetteError], None], Withdrawal]] = field(default_factory=list)
+    # How long each of them may take.
+    bounds_s: list[float | None] = field(default_factory=list)
     transactions: list[tuple[Transaction, Callable[[int | GazetteError | None], None]]] = field(default_factory=list)
     readies: list[tuple[Callable[[Ready | GazetteError], None], Withdrawal]] = field(default_factory=list)
     opened: list[tuple[Pipeline, dict[ProcessId, RecordingStream]]] = field(default_factory=list)
@@ -421,8 +423,11 @@ class RecordingPort:
     def is_certain(self) -> bool:
         return self.is_member
 
-    def resolve(self, wanted: Wanted, done: Callable[[Resolution | GazetteError], None]) -> Callable[[], None]:
+    def resolve_within(
+        self, wanted: Wanted, timeout_s: float | None, done: Callable[[Resolution | GazetteError], None]
+    ) -> Callable[[], None]:
         withdrawal = Withdrawal()
+        self.bounds_s.append(timeout_s)
         self.resolves.append((wanted, done, withdrawal))
         if self.resolution is not None:
             done(self.resolution)

@@ -25,6 +25,7 @@ from broker.cluster_keys import BrokerEntity, broker_decoder, route_of
 from broker.durable_head import DurableHead, EpochTerms, head_key
 from broker.held_copies import HeldCopies
 from broker.journal_transaction import record
+from broker.notice import Withdraw
 from broker.pipeline import PeerStream, Pipeline
 from broker.replica import Replica
 from broker.replication import Replication
@@ -277,6 +278,58 @@ class MiniBroker:
     def voided(self, journal: str) -> None:
         pass
 
+    # An AppendHost.
+
+    def resolve_within(
+        self, wanted: Wanted, timeout_s: float | None, done: Callable[[Resolution | GazetteError], None]
+    ) -> Withdraw:
+        return self.resolver.resolve(wanted, done).withdraw
+
+    def transact(self, transaction: Transaction, done: Callable[[int | GazetteError | None], None]) -> None:
+        keys = self.cluster.etcd.keys
+        self.cluster.under_way.append(("transaction", lambda: done(keys.revision if keys.apply(transaction) else None)))
+
+    def read_head(self, journal: str, done: Callable[[HeadRead | GazetteError], None]) -> None:
+        if self.cluster.keeps_epochs:
+            self.cluster.under_way.append(("head is read", lambda: done(self.cluster.etcd.head(journal))))
+            return
+        item = self.resolver.view.get(item_key(ROOT, journal))
+        assert item is not None
+        done(HeadRead(DurableHead(item.create_revision, is_void=True), 1))
+
+    def await_ready(
+        self, replica: Replica[object], is_fresh: bool, done: Callable[[Ready | GazetteError], None]
+    ) -> Withdraw:
+        is_waiting = True
+
+        def serve() -> None:
+            if is_waiting:
+                done(Ready(replica.index.summary()))
+
+        def withdraw() -> None:
+            nonlocal is_waiting
+            is_waiting = False
+
+        if self.is_ready:
+            serve()
+        else:
+            self.cluster.unready.append((self, serve))
+        return withdraw
+
+    def open_streams(self, replica: Replica[object], pipeline: Pipeline) -> Mapping[ProcessId, PeerStream]:
+        streams: dict[ProcessId, PeerStream] = {}
+        for peer in pipeline.peers:
+            wire = Wire(self.cluster, pipeline, self.cluster.brokers[peer])
+            self.cluster.wires.append(wire)
+            streams[peer] = wire
+        return streams
+
+    def is_certain(self) -> bool:
+        return True
+
+    def now_ns(self) -> int:
+        return self.cluster.now_ns
+
     # Copies that were given up.
 
     def keep(self, journal: str) -> None:
@@ -330,7 +383,7 @@ class MiniBroker:
 
 @dataclass(slots=True, eq=False)
 class Client:
-    """One append, as its client and its port: it sends `script` and remembers what it was told."""
+    """One append, as its client and its caller: it sends `script` and remembers what it was told."""
 
     cluster: MiniCluster
     broker: MiniBroker
@@ -346,54 +399,10 @@ class Client:
     # In the order in which appends begin and end.
     begun_at: int = 0
     ended_at: int = 0
-    pipelines: list[Pipeline] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.run = AppendRun(self.opening, self)
+        self.run = AppendRun(self.opening, self.broker, self)
         self.begun_at = self.cluster.tick()
-
-    def resolve(self, wanted: Wanted, done: Callable[[Resolution | GazetteError], None]) -> Callable[[], None]:
-        return self.broker.resolver.resolve(wanted, done).withdraw
-
-    def transact(self, transaction: Transaction, done: Callable[[int | GazetteError | None], None]) -> None:
-        keys = self.cluster.etcd.keys
-        self.cluster.under_way.append(("transaction", lambda: done(keys.revision if keys.apply(transaction) else None)))
-
-    def read_head(self, journal: str, done: Callable[[HeadRead | GazetteError], None]) -> None:
-        if self.cluster.keeps_epochs:
-            self.cluster.under_way.append(("head is read", lambda: done(self.cluster.etcd.head(journal))))
-            return
-        resolution = self.run.fsm.resolution
-        assert resolution is not None
-        done(HeadRead(DurableHead(resolution.create_revision, is_void=True), 1))
-
-    def await_ready(
-        self, replica: Replica[object], is_fresh: bool, done: Callable[[Ready | GazetteError], None]
-    ) -> Callable[[], None]:
-        is_waiting = True
-
-        def serve() -> None:
-            if is_waiting:
-                done(Ready(replica.index.summary()))
-
-        def withdraw() -> None:
-            nonlocal is_waiting
-            is_waiting = False
-
-        if self.broker.is_ready:
-            serve()
-        else:
-            self.cluster.unready.append((self.broker, serve))
-        return withdraw
-
-    def open_streams(self, replica: Replica[object], pipeline: Pipeline) -> Mapping[ProcessId, PeerStream]:
-        self.pipelines.append(pipeline)
-        streams: dict[ProcessId, PeerStream] = {}
-        for peer in pipeline.peers:
-            wire = Wire(self.cluster, pipeline, self.cluster.brokers[peer])
-            self.cluster.wires.append(wire)
-            streams[peer] = wire
-        return streams
 
     def next_chunk(self) -> None:
         self.wants_chunk = True
@@ -407,12 +416,6 @@ class Client:
         self.outcomes.append(outcome)
         self.ended_at = self.cluster.tick()
         self.cluster.finished(self)
-
-    def is_certain(self) -> bool:
-        return True
-
-    def now_ns(self) -> int:
-        return self.cluster.now_ns
 
     @property
     def is_over(self) -> bool:

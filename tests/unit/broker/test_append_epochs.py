@@ -86,7 +86,7 @@ from tests.support.broker_cores import (
     resolution_of,
     spool_id_of,
 )
-from tests.unit.broker.test_append_fsm import EMPTY, ROUTE, Driven, refused
+from tests.support.driven_append import EMPTY, ROUTE, Driven, refused
 
 X = labels(x="1")
 IDS = [spool_id_of(member) for member in ROUTE.members]

@@ -12,7 +12,7 @@ from broker.append_run import AppendRun
 from broker.append_state import State
 from broker.pipeline import Pipeline
 from broker.replication_message import Acked, Content, Propose
-from broker.resolution import Resolution, Wanted
+from broker.resolution import REVISION_WAIT_S, Resolution, Wanted
 from broker.resolver import StoppedError
 from fragment.index import Summary
 from protocol.errors import GazetteError, Status, UnavailableError, ValidationError
@@ -620,7 +620,7 @@ def test_an_empty_journal_is_suspended_fully_and_resumed_at_its_offset() -> None
 
 def recorded() -> tuple[AppendRun, RecordingPort]:
     port = RecordingPort()
-    run = AppendRun(AppendOpening(JOURNAL), port)
+    run = AppendRun(AppendOpening(JOURNAL), port, port)
     run.start()
     return run, port
 
@@ -657,7 +657,7 @@ def test_a_client_that_is_gone_is_not_heard_any_more() -> None:
 def test_a_cancellation_at_any_time_gives_everything_back(steps: int) -> None:
     replica = replica_of()
     port = RecordingPort()
-    run = AppendRun(AppendOpening(JOURNAL), port)
+    run = AppendRun(AppendOpening(JOURNAL), port, port)
     run.start()
     held: list[Pipeline | None] = []
 
@@ -689,7 +689,7 @@ def test_a_cancellation_at_any_time_gives_everything_back(steps: int) -> None:
 @pytest.mark.parametrize("steps", range(1, 6))
 def test_a_fault_of_ours_costs_the_journal_neither_its_pipeline_nor_its_spool(steps: int) -> None:
     replica, port = replica_of(), RecordingPort()
-    run = AppendRun(AppendOpening(JOURNAL), port)
+    run = AppendRun(AppendOpening(JOURNAL), port, port)
     run.start()
 
     def answer() -> None:
@@ -720,7 +720,7 @@ def test_a_fault_of_ours_costs_the_journal_neither_its_pipeline_nor_its_spool(st
 def test_a_fault_of_ours_leaves_alone_what_another_append_has() -> None:
     replica, port = replica_of(), RecordingPort()
     replica.pipeline.take(lambda _: None)
-    run = AppendRun(AppendOpening(JOURNAL), port)
+    run = AppendRun(AppendOpening(JOURNAL), port, port)
     run.start()
     port.resolved(resolution_of(route_of(A, B, C), replica=replica))
     port.fault = RuntimeError("of ours")
@@ -770,11 +770,25 @@ def test_who_is_given_the_pipeline_by_one_that_was_told_first_is_told_once() -> 
 def test_a_header_of_the_broker_that_proxied_is_asked_with_every_time() -> None:
     port = RecordingPort()
     header = header_of(route_of(A, B, C), A, revision=9)
-    run = AppendRun(AppendOpening(JOURNAL, header, do_not_proxy=True, min_revision=4), port)
+    run = AppendRun(AppendOpening(JOURNAL, header, do_not_proxy=True, min_revision=4), port, port)
     run.start()
     wanted = port.resolves[0][0]
     assert wanted == Wanted(JOURNAL, may_proxy=False, require_primary=True, min_revision=4, header=header)
     assert wanted.revision == 9
+
+
+def test_a_resolution_is_bounded_unless_members_are_to_go_first() -> None:
+    """What a request, a peer or a transaction names has happened in etcd. When members go, nobody knows."""
+    run, port = recorded()
+    many = resolution_of(route_of(A, B, C, primary=B), spec=replace(SPEC, replication=2))
+    port.resolved(many)
+    assert port.bounds_s == [REVISION_WAIT_S, None]
+    replica = replica_of()
+    replica.pipeline.take(lambda _: None)
+    port.resolved(resolution_of(route_of(A, B, C), replica=replica))
+    assert run.fsm.state is State.ACQUIRE_PIPELINE
+    replica.invalidate()
+    assert port.bounds_s == [REVISION_WAIT_S, None, REVISION_WAIT_S]
 
 
 def test_an_error_of_a_resolution_is_the_answer() -> None:

@@ -9,24 +9,22 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import cast
 
-import grpc
 import pytest
 
 from allocator.keys import assignment_key, item_key
 from allocator.transaction import Put, Transaction
-from broker.append_api import AppendRates
 from broker.append_event import HeadRead, Ready
-from broker.append_run import Withdraw
 from broker.durable_head import DurableHead, Epoch
 from broker.local_replica import LocalReplica
-from broker.peer_stream import GrpcPeerStream
-from broker.pipeline import Pipeline
+from broker.notice import Withdraw
+from broker.pipeline import PeerStream, Pipeline
 from broker.pulse import PULSE_S, QUIET_PULSES, UNPROVEN_PULSE_S, Pulse
+from broker.replica import Replica
 from broker.replication_message import Propose
-from broker.resolution import Resolution
+from broker.resolution import REVISION_WAIT_S, Resolution, Wanted
 from broker.resolver import Resolver
+from broker.resolving import resolve_within
 from fragment.index import Summary
 from fragment.live_index import LiveIndex
 from fragment.spool_file import SpoolFile
@@ -92,13 +90,12 @@ class Clock:
 
 
 class FakeBroker:
-    """An AppendBroker over keys in memory. It starts replicas with a Pulse, as the real one does."""
+    """A PulseBroker over keys in memory. It starts replicas with a Pulse, as the real one does."""
 
     def __init__(
         self, clock: Clock, spec: JournalSpec, *members: ProcessId, content: bytes = b"", keeps_epochs: bool = False
     ) -> None:
         """That of A; the first member is the primary. `content` is what its spools begin with."""
-        self.rates = AppendRates()
         self.clock = clock
         self.etcd = ClusterKeys()
         self.content = content
@@ -138,11 +135,13 @@ class FakeBroker:
     def now_ns(self) -> int:
         return NOW_NS + int(self.clock.now_s * NS_PER_S)
 
-    def clock_s(self) -> float:
-        return self.clock.now_s
-
     def is_certain(self) -> bool:
         return True
+
+    def resolve_within(
+        self, wanted: Wanted, timeout_s: float | None, done: Callable[[Resolution | GazetteError], None]
+    ) -> Withdraw:
+        return resolve_within(self.resolver, wanted, timeout_s, done)
 
     def transact(self, transaction: Transaction, done: Callable[[int | GazetteError | None], None]) -> None:
         self.transactions.append(transaction)
@@ -154,7 +153,7 @@ class FakeBroker:
         done(HeadRead(head, self.etcd.head(journal).mod_revision))
 
     def await_ready(
-        self, replica: LocalReplica, is_fresh: bool, done: Callable[[Ready | GazetteError], None]
+        self, replica: Replica[object], is_fresh: bool, done: Callable[[Ready | GazetteError], None]
     ) -> Withdraw:
         self.beats.append(self.clock.now_s)
         if self.unready is None:
@@ -165,13 +164,10 @@ class FakeBroker:
         waiting.append(serve)
         return lambda: waiting.remove(serve)
 
-    def open_streams(self, replica: LocalReplica, pipeline: Pipeline) -> Mapping[ProcessId, GrpcPeerStream]:
+    def open_streams(self, replica: Replica[object], pipeline: Pipeline) -> Mapping[ProcessId, PeerStream]:
         streams = {peer: RecordingStream() for peer in pipeline.peers}
         self.opened.append((pipeline, streams))
-        return cast(Mapping[ProcessId, GrpcPeerStream], streams)
-
-    def proxy_append(self, resolution: Resolution, journal: str) -> grpc.aio.StreamUnaryCall[bytes, bytes]:
-        raise AssertionError("a pulse is not to be proxied")
+        return streams
 
     def observe(self) -> None:
         """See what is in etcd."""
@@ -437,6 +433,21 @@ def test_a_beat_that_waits_in_vain_is_given_up_and_tried_again(clock: Clock, cap
     pipeline.failed(A, UnavailableError("gone"))
     broker.pass_time(PULSE_S)
     assert len(broker.beats) == 2
+
+
+def test_a_beat_that_waits_in_vain_for_a_revision_is_over_sooner(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As every append is: the pipeline is not to be held for a change that this broker does not hear of."""
+    broker = FakeBroker(clock, ALONE, A)
+    clock.advance()
+    assert len(broker.transactions) == 1
+    assert broker.replica.pipeline.is_taken, "until what was written is seen"
+    with caplog.at_level(logging.WARNING):
+        clock.advance(REVISION_WAIT_S)
+    assert REVISION_WAIT_S < PULSE_S
+    assert "pulse of a journal failed" in caplog.text
+    assert not broker.replica.pipeline.is_taken
 
 
 def test_a_beat_of_which_the_peers_say_nothing_is_over_when_they_are_given_up(clock: Clock) -> None:
