@@ -14,6 +14,8 @@ from broker.answer_header import forwarded_header
 from broker.append_event import AppendOpening, AppendOutcome, Chunk, End, Failed, HeadRead, Intent, Ready
 from broker.append_run import AppendRun, Withdraw
 from broker.append_wire import decode_chunk, decode_opening, opening_of, response_of
+from broker.client.failure import is_marked
+from broker.client.outcome import REFUSED_MARK
 from broker.counted_call import CountedCall
 from broker.flow_control import effective_max_rate
 from broker.local_replica import LocalReplica
@@ -76,6 +78,10 @@ class AppendCall(Protocol):
 
     async def receive(self) -> bytes | None:
         """The next message; None when there are no more."""
+        ...
+
+    def tell_at_end(self, name: str, value: str) -> None:
+        """Something beside the answer, or the failure."""
         ...
 
 
@@ -187,6 +193,9 @@ async def _appended(broker: AppendBroker, call: AppendCall, patience: Patience, 
         served.run.cancel()
         raise
     if isinstance(served.outcome, GazetteError):
+        if not served.run.may_be_done:
+            # A client whose append is small has sent all of it by now, and could not tell.
+            call.tell_at_end(*REFUSED_MARK)
         raise served.outcome
     assert served.outcome is not None
     if served.outcome.status is Status.OK:
@@ -265,23 +274,45 @@ async def _proxied(broker: AppendBroker, resolution: Resolution, request: pb.App
     request.header.CopyFrom(forwarded_header(resolution))
     # A Go broker that is not the primary after all would exit at a name with more to it.
     request.journal = strip_meta(request.journal)
-    upstream = broker.proxy_append(resolution, request.journal)
+    try:
+        upstream = broker.proxy_append(resolution, request.journal)
+    except GazetteError:
+        call.tell_at_end(*REFUSED_MARK)
+        raise
+    relay = _Relay(call, upstream)
     try:
         async with asyncio.TaskGroup() as tasks:
-            relaying = tasks.create_task(_relayed(call, upstream, request.SerializeToString()))
+            relaying = tasks.create_task(relay.run(request.SerializeToString()))
             answer = await upstream
             relaying.cancel()
         return answer
+    except* grpc.aio.AioRpcError as failures:
+        if not relay.has_ended or any(
+            isinstance(error, grpc.aio.AioRpcError) and is_marked(error) for error in failures.exceptions
+        ):
+            call.tell_at_end(*REFUSED_MARK)
+        raise
     finally:
         upstream.cancel()
 
 
-async def _relayed(call: AppendCall, upstream: grpc.aio.StreamUnaryCall[bytes, bytes], opening: bytes) -> None:
-    try:
-        await upstream.write(opening)
-        while (raw := await call.receive()) is not None:
-            await upstream.write(raw)
-        await upstream.done_writing()
-    except (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
-        # It has answered, or failed, before it had all: the answer says which.
-        return
+class _Relay:
+    """A client's messages on their way to the primary."""
+
+    def __init__(self, call: AppendCall, upstream: grpc.aio.StreamUnaryCall[bytes, bytes]) -> None:
+        self._call = call
+        self._upstream = upstream
+        # Whether the primary may know that there is no more to come. It commits nothing before.
+        self.has_ended = False
+
+    async def run(self, opening: bytes) -> None:
+        upstream = self._upstream
+        try:
+            await upstream.write(opening)
+            while (raw := await self._call.receive()) is not None:
+                await upstream.write(raw)
+            self.has_ended = True
+            await upstream.done_writing()
+        except (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
+            # It has answered, or failed, before it had all: the answer says which.
+            return

@@ -35,8 +35,9 @@ from broker.journal_item import JournalItem
 from broker.last_spec import LastSpec
 from broker.local_replica import LocalReplica
 from broker.metrics import VOID_HEADS
+from broker.peer import Peer, nearest_first
 from broker.peer_stream import GrpcPeerStream, UnreachablePeerStream
-from broker.peers import Peer, PeerChannels
+from broker.peers import PeerChannels
 from broker.pipeline import PeerStream, Pipeline
 from broker.pulse import Pulse
 from broker.replica import Replica
@@ -312,16 +313,21 @@ class JournalBroker:
         return stream
 
     def proxy_append(self, resolution: Resolution, journal: str) -> grpc.aio.StreamUnaryCall[bytes, bytes]:
-        return self.surroundings.peers.append(self.peer_of(resolution), journal)
+        # To the primary alone: nobody else could do it, and it is never sent twice.
+        (primary,) = self.peers_of(resolution)
+        return self.surroundings.peers.append(primary, journal)
 
-    def peer_of(self, resolution: Resolution) -> Peer:
-        """Whom a request is to be passed on to: the one that was resolved, or the member nearest to us."""
+    def peers_of(self, resolution: Resolution) -> list[Peer]:
+        """Whom a request may be passed on to: the one that was resolved, or any member, the nearest first."""
         route, wanted = reachable(resolution.header.route), resolution.header.process_id
-        if not route.members or (wanted is not None and wanted not in route.members):
+        peers = [
+            Peer(member, endpoint, member in resolution.kin)
+            for member, endpoint in zip(route.members, route.endpoints or (), strict=True)
+            if wanted in (None, member)
+        ]
+        if not peers:
             raise UnavailableError("whoever holds the journal cannot be reached: another one soon takes over")
-        member = wanted or min(route.members, key=lambda member: (member.zone != self.own_id.zone, member))
-        assert route.endpoints is not None
-        return Peer(member, route.endpoints[route.members.index(member)], member in resolution.kin)
+        return nearest_first(peers, self.own_id.zone, self.surroundings.peers.link)
 
     # The life of a replica.
 

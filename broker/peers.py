@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import grpc
 
+from broker.peer import Link, Peer
 from protocol.auth import Capability
 from protocol.endpoint import dial_address
-from protocol.route import ProcessId
 from protocol.rpc.authorization import TokenSigner
 from protocol.rpc.keepalive import KeepAlive, Options
 from protocol.rpc.tls import PeerCredentials, PeerTls
@@ -45,16 +45,6 @@ _OPTIONS: Options = (
 )
 _FILES_LOOKED_AT_S = 1.0
 _SERVICE = "/protocol.Journal/"
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """A broker and where it is reached."""
-
-    id: ProcessId
-    endpoint: str
-    # Whether it runs this implementation. Only such a one is pinged: Go servers end a connection for it.
-    is_own_kind: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -116,6 +106,17 @@ class PeerChannels:
         if credentials is None:
             return grpc.aio.insecure_channel(address, options=options)
         return grpc.aio.secure_channel(address, credentials, options=options)
+
+    def link(self, peer: Peer) -> Link:
+        """As the connection for requests has it, without making one."""
+        held = self._connections.get((peer.endpoint, peer.is_own_kind, ""))
+        match held.channel.get_state() if held is not None else None:
+            case grpc.ChannelConnectivity.READY:
+                return Link.CONNECTED
+            case grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                return Link.FAILING
+            case _:
+                return Link.UNTRIED
 
     def replicate(self, peer: Peer, journal: str) -> ReplicateCall:
         call: grpc.aio.StreamStreamMultiCallable[bytes, bytes]

@@ -49,7 +49,7 @@ CORES = (
     *("broker.slot", "broker.notice", "broker.replica", "broker.proposal", "broker.pipeline", "broker.replication"),
     *("broker.append_event", "broker.append_effect", "broker.append_fsm", "broker.append_run", "broker.append_wire"),
     *("broker.replication_message", "broker.replication_wire", "broker.journal_transaction", "broker.flow_control"),
-    *("broker.answer_header", "broker.read_message", "broker.listing", "broker.apply_plan"),
+    *("broker.answer_header", "broker.read_message", "broker.listing", "broker.apply_plan", "broker.peer"),
     *("broker.http_target", "broker.http_headers", "broker.http_cors"),
     *("broker.client.answer", "broker.client.outcome", "broker.client.retry", "broker.client.route_cache"),
     *("broker.append_state", "broker.append_demands", "broker.append_content"),

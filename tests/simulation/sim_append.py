@@ -34,6 +34,8 @@ class AppendAnswer:
     outcome: AppendOutcome | GazetteError
     # Of the incarnation that was appended to; zero where there was none.
     create_revision: int = 0
+    # Of a failure: whether it was not done and never will be.
+    is_refused: bool = False
 
 
 class AppendBroker(Resolving, Protocol):
@@ -128,7 +130,7 @@ class ServedAppend(_Port):
         if isinstance(outcome, AppendOutcome) and outcome.status is Status.OK:
             self._broker.acknowledging(outcome, create_revision, self._begun_s)
         if outcome is not None:
-            self._answer(AppendAnswer(outcome, create_revision))
+            self._answer(AppendAnswer(outcome, create_revision, is_refused=not self._run.may_be_done))
         self.is_over = True
 
     # What comes in.

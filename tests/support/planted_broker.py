@@ -25,6 +25,11 @@ def tidies_soon() -> None:
     vars(journal_broker).update(TIDY_S=1.0, SWEEP_EVERY=1)
 
 
+def waits_little_for_room() -> None:
+    """Appends that find the disk's budget used up are told so soon."""
+    vars(journal_broker).update(BUDGET_WAIT_S=0.1)
+
+
 def hangs_when_told() -> None:
     """Peers have a second, and so has each that is waited for at the end; and after SIGUSR1 the disk takes no content,
     nor lets go of who writes it."""
@@ -43,6 +48,7 @@ def hangs_when_told() -> None:
 PLANTED: dict[str, Callable[[], None]] = {
     "without-epochs": without_epochs,
     "tidies-soon": tidies_soon,
+    "waits-little-for-room": waits_little_for_room,
     "hangs-when-told": hangs_when_told,
 }
 

@@ -11,7 +11,8 @@ from typing import Any
 import grpc
 import pytest
 
-from broker.peers import SEND_BYTES_MAX, Peer, PeerChannels
+from broker.peer import Peer
+from broker.peers import SEND_BYTES_MAX, PeerChannels
 from protocol.auth import Capability, Keys
 from protocol.route import ProcessId
 from protocol.rpc.authorization import Authorizer, TokenSigner
