@@ -47,6 +47,7 @@ from broker.resolution import Resolution
 from broker.resolver import Resolver
 from broker.spool_worker import SpoolWorker
 from broker.store_healths import StoreHealths
+from broker.unpersisted import Unpersisted, unpersisted
 from fragment.cover_set import CoverSet
 from fragment.index_refresh import list_cover
 from fragment.live_index import LiveIndex, jittered
@@ -437,6 +438,12 @@ class JournalBroker:
         """How many there are, and of how many this broker is the primary."""
         replicas = list(self.resolver.replicas.values())
         return len(replicas), sum(replica.is_primary for replica in replicas)
+
+    def unpersisted(self) -> Unpersisted:
+        # Of a journal without stores bytes are where they are to be.
+        replicas = [replica for replica in list(self.resolver.replicas.values()) if isinstance(replica, LocalReplica)]
+        spools = (replica.worker.spool for replica in replicas if self._first_store(replica) is not None)
+        return unpersisted(self.persister.waiting_bytes, self.persister.oldest_append_ns, spools, self.now_ns())
 
     def tend(self) -> None:
         """Compress and upload what is complete, and tidy up. Each by itself: if one cannot go on, and with it the

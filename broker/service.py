@@ -28,6 +28,7 @@ from broker.resolution import EVERYTHING, Resolution
 from broker.served_bytes import TOLD_AS
 from broker.spool_chunks import SpoolChunks
 from broker.store_health_api import StoreHealthApi
+from broker.unpersisted import Unpersisted
 from protocol.auth import Capability
 from protocol.errors import PermissionDeniedError, Status
 from protocol.gen import journal_pb2 as pb
@@ -112,7 +113,7 @@ class JournalService:
     def collector(self) -> BrokerCollector:
         return BrokerCollector(
             lambda: self._apis.broker.heads() if self._apis else (),
-            lambda: self._apis.broker.persister.oldest_s if self._apis else 0.0,
+            lambda: self._apis.broker.unpersisted() if self._apis else Unpersisted(),
             lambda: self._apis.broker.replica_counts() if self._apis else (0, 0),
         )
 
