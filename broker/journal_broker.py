@@ -443,7 +443,7 @@ class JournalBroker:
         # Of a journal without stores bytes are where they are to be.
         replicas = [replica for replica in list(self.resolver.replicas.values()) if isinstance(replica, LocalReplica)]
         spools = (replica.worker.spool for replica in replicas if self._first_store(replica) is not None)
-        return unpersisted(self.persister.waiting_bytes, self.persister.oldest_append_ns, spools, self.now_ns())
+        return unpersisted(self.persister.waiting_bytes, self.persister.oldest_append_ns(), spools, self.now_ns())
 
     def tend(self) -> None:
         """Compress and upload what is complete, and tidy up. Each by itself: if one cannot go on, and with it the

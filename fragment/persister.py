@@ -155,7 +155,6 @@ class Persister:
         """What is not in a store yet, oldest first."""
         return [item.fragment for item in self._queue.items()]
 
-    @property
     def oldest_append_ns(self) -> int | None:
         """When the oldest byte of them was appended, as Unix time; None if there is none. For those who measure: it
         looks at each of them."""
