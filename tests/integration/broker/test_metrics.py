@@ -214,7 +214,6 @@ async def test_what_gazette_lacks_is_measured(shared_etcd: EtcdServer, tmp_path:
         await cluster.append("broker-0", "alone/one", b"content")
         for stage in ("turn", "stream", "commit"):
             assert await value("gazette_append_stage_seconds_count", stage=stage) >= 1
-            assert await value("gazette_append_stage_seconds_sum", stage=stage) > 0
         # Its spool is open, and stays so.
         assert await value("gazette_spool_unpersisted_bytes") == 7
         assert await value("gazette_spool_unpersisted_oldest_seconds") > 0
