@@ -287,7 +287,7 @@ async def _proxied(broker: AppendBroker, resolution: Resolution, request: pb.App
             relaying.cancel()
         return answer
     except* grpc.aio.AioRpcError as failures:
-        if not relay.has_ended or any(
+        if not relay.asks_commit or any(
             isinstance(error, grpc.aio.AioRpcError) and is_marked(error) for error in failures.exceptions
         ):
             call.tell_at_end(*REFUSED_MARK)
@@ -302,16 +302,18 @@ class _Relay:
     def __init__(self, call: AppendCall, upstream: grpc.aio.StreamUnaryCall[bytes, bytes]) -> None:
         self._call = call
         self._upstream = upstream
-        # Whether the primary may know that there is no more to come. It commits nothing before.
-        self.has_ended = False
+        # Whether the primary may have been told to commit. A stream that breaks after that looks to it like one that
+        # ends in good order.
+        self.asks_commit = False
 
     async def run(self, opening: bytes) -> None:
         upstream = self._upstream
         try:
             await upstream.write(opening)
             while (raw := await self._call.receive()) is not None:
+                self.asks_commit = self.asks_commit or not isinstance(decode_chunk(raw), Chunk)
                 await upstream.write(raw)
-            self.has_ended = True
+            self.asks_commit = True
             await upstream.done_writing()
         except (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
             # It has answered, or failed, before it had all: the answer says which.
