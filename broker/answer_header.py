@@ -1,6 +1,7 @@
 """The Header of an answer, and of a request that is passed on: who speaks, and what it knows of journal and etcd.
 
-A member that cannot be reached is left out of the Route: a Go client that finds one without an endpoint exits.
+A member that cannot be reached is left out of the Route: a Go client that finds one without an endpoint exits. Where
+the Route is compared, as in an answer to a primary that replicates, the member stays, with an endpoint that is none.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from broker.cluster_keys import BrokerEntity
 from broker.resolution import MISSING_ID, Resolution
 from protocol.gen import journal_pb2 as pb
 from protocol.route import EtcdRevision, Header, ProcessId, Route
+
+NOWHERE = "http://unreachable.invalid"
+"""Every program can parse it, and nobody can dial it: that name is reserved for what does not exist."""
 
 
 def own_header(
@@ -52,3 +56,23 @@ def reachable(route: Route) -> Route:
     members = tuple(member for member, _ in kept)
     primary = members.index(route.primary_id) if route.primary_id in members else None
     return Route(members, primary, tuple(endpoint for _, endpoint in kept))
+
+
+def complete(route: Route) -> Route:
+    """With an endpoint for each member, be it nowhere.
+
+    A peer's answer must keep all members: a primary compares them with its own, and one that is missing would be news
+    to it, of which it would hear again and again. It must not be without endpoints either, neither one nor all: none of
+    Gazette's programs is known to dial what an answer to Replicate names, but those that did so with other answers have
+    exited, both at an empty one and at none.
+
+    >>> a, b = ProcessId("zone-a", "broker-1"), ProcessId("zone-b", "broker-2")
+    >>> complete(Route((a, b), 1, ("", "http://b:80"))).endpoints
+    ('http://unreachable.invalid', 'http://b:80')
+    >>> complete(Route((a,), 0)).endpoints
+    ('http://unreachable.invalid',)
+    """
+    if route.endpoints is not None and all(route.endpoints):
+        return route
+    known = route.endpoints or ("",) * len(route.members)
+    return replace(route, endpoints=tuple(endpoint or NOWHERE for endpoint in known))

@@ -12,6 +12,8 @@ from broker.answer_header import forwarded_header
 from broker.append_event import AppendOpening, AppendOutcome, Chunk, End, Failed, Intent
 from broker.append_run import AppendHost, AppendRun
 from broker.append_wire import decode_chunk, decode_opening, opening_of, response_of
+from broker.client.failure import is_marked
+from broker.client.outcome import REFUSED_MARK
 from broker.counted_call import CountedCall
 from broker.flow_control import effective_max_rate
 from broker.local_replica import LocalReplica
@@ -51,6 +53,10 @@ class AppendCall(Protocol):
 
     async def receive(self) -> bytes | None:
         """The next message; None when there are no more."""
+        ...
+
+    def tell_at_end(self, name: str, value: str) -> None:
+        """Something beside the answer, or the failure."""
         ...
 
 
@@ -137,6 +143,9 @@ async def _appended(broker: AppendBroker, call: AppendCall, patience: Patience, 
         served.run.cancel()
         raise
     if isinstance(served.outcome, GazetteError):
+        if not served.run.may_be_done:
+            # A client whose append is small has sent all of it by now, and could not tell.
+            call.tell_at_end(*REFUSED_MARK)
         raise served.outcome
     assert served.outcome is not None
     if served.outcome.status is Status.OK:
@@ -213,23 +222,47 @@ async def _proxied(broker: AppendBroker, resolution: Resolution, request: pb.App
     request.header.CopyFrom(forwarded_header(resolution))
     # A Go broker that is not the primary after all would exit at a name with more to it.
     request.journal = strip_meta(request.journal)
-    upstream = broker.proxy_append(resolution, request.journal)
+    try:
+        upstream = broker.proxy_append(resolution, request.journal)
+    except GazetteError:
+        call.tell_at_end(*REFUSED_MARK)
+        raise
+    relay = _Relay(call, upstream)
     try:
         async with asyncio.TaskGroup() as tasks:
-            relaying = tasks.create_task(_relayed(call, upstream, request.SerializeToString()))
+            relaying = tasks.create_task(relay.run(request.SerializeToString()))
             answer = await upstream
             relaying.cancel()
         return answer
+    except* grpc.aio.AioRpcError as failures:
+        if not relay.asks_commit or any(
+            isinstance(error, grpc.aio.AioRpcError) and is_marked(error) for error in failures.exceptions
+        ):
+            call.tell_at_end(*REFUSED_MARK)
+        raise
     finally:
         upstream.cancel()
 
 
-async def _relayed(call: AppendCall, upstream: grpc.aio.StreamUnaryCall[bytes, bytes], opening: bytes) -> None:
-    try:
-        await upstream.write(opening)
-        while (raw := await call.receive()) is not None:
-            await upstream.write(raw)
-        await upstream.done_writing()
-    except (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
-        # It has answered, or failed, before it had all: the answer says which.
-        return
+class _Relay:
+    """A client's messages on their way to the primary."""
+
+    def __init__(self, call: AppendCall, upstream: grpc.aio.StreamUnaryCall[bytes, bytes]) -> None:
+        self._call = call
+        self._upstream = upstream
+        # Whether the primary may have been told to commit. A stream that breaks after that looks to it like one that
+        # ends in good order.
+        self.asks_commit = False
+
+    async def run(self, opening: bytes) -> None:
+        upstream = self._upstream
+        try:
+            await upstream.write(opening)
+            while (raw := await self._call.receive()) is not None:
+                self.asks_commit = self.asks_commit or not isinstance(decode_chunk(raw), Chunk)
+                await upstream.write(raw)
+            self.asks_commit = True
+            await upstream.done_writing()
+        except (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
+            # It has answered, or failed, before it had all: the answer says which.
+            return

@@ -65,6 +65,7 @@ from broker.append_event import (
     Transacted,
 )
 from broker.append_fsm import AppendFSM
+from broker.append_state import State
 from broker.journal_transaction import advertise, set_suspend
 from broker.notice import Notice, Withdraw
 from broker.pipeline import Ask, PeerStream, Pipeline, Sealed
@@ -141,6 +142,9 @@ class AppendRun:
         self._events: deque[Event] = deque()
         self._is_running = False
         self._is_cancelled = False
+        # Whether members were asked to commit it, or an operator's reset was begun: from then on, a failure does not
+        # mean that it was not done.
+        self.may_be_done = False
 
     def start(self) -> None:
         self._is_running = True
@@ -152,6 +156,7 @@ class AppendRun:
     def feed(self, event: Chunk | Intent | End | Failed) -> None:
         """What the client sent, one at a time, each after it was asked for. One that is gone is not heard."""
         if not self._is_cancelled:
+            self.may_be_done |= isinstance(event, End) and self.fsm.state is State.CONFIRM_RESET
             self._on(event)
 
     @property
@@ -257,6 +262,8 @@ class AppendRun:
             case Seal(pipeline):
                 pipeline.held.seal(self._on_sealed)
             case Commit(pipeline, fragment, registers):
+                # To roll back, members are asked the same.
+                self.may_be_done |= self.fsm.state is State.READ_ACKS
                 pipeline.ask(fragment, registers, self._host.now_ns(), self._on_answered)
             case Acknowledge(pipeline, through):
                 pipeline.acknowledge(through)

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from broker.append_api import UNDERFLOW
 from broker.client.append_request import COMMIT, AppendRequest, content_message
+from broker.client.outcome import REFUSED_MARK
 from broker.http_exchange import CLOSE, ClientGoneError, Exchange
 from broker.http_headers import Headers, commit_headers
 from broker.http_read import routing_headers
@@ -44,6 +45,8 @@ class _Upload:
         # Whether any of the body was asked for; whether all of it was given away, and its commit asked for.
         self.is_touched = False
         self.is_complete = False
+        # Whether it failed in a way that says that nothing was committed.
+        self.is_refused = False
 
     @property
     def claims(self) -> Claims:
@@ -52,6 +55,9 @@ class _Upload:
     def again(self, opening: bytes) -> None:
         """Begin anew, which is possible while the body is not touched."""
         self._opening = opening
+
+    def tell_at_end(self, name: str, value: str) -> None:
+        self.is_refused = self.is_refused or (name, value) == REFUSED_MARK
 
     async def receive(self) -> bytes | None:
         if self._opening is not None:
@@ -139,7 +145,7 @@ async def _appended(exchange: Exchange, journals: Journals, upload: _Upload) -> 
             raise RefusedRequestError(Refusal(408, text, CLOSE)) from error
         failure = failure_of(error, exchange.request.method)
         refusal = failure_refusal(failure.code, failure.details)
-        if upload.is_complete and refusal.code >= 500:
+        if upload.is_complete and not upload.is_refused and refusal.code >= 500:
             # Not 503: many clients repeat a PUT by themselves that is answered so.
             refusal = Refusal(500, f"{failure.details}; {_UNKNOWN}")
         raise RefusedRequestError(refusal) from error

@@ -35,8 +35,9 @@ from broker.last_spec import LastSpec
 from broker.local_replica import LocalReplica
 from broker.metrics import VOID_HEADS
 from broker.notice import Withdraw
+from broker.peer import Peer, nearest_first
 from broker.peer_stream import GrpcPeerStream, UnreachablePeerStream
-from broker.peers import Peer, PeerChannels
+from broker.peers import PeerChannels
 from broker.pipeline import PeerStream, Pipeline
 from broker.pulse import Pulse
 from broker.replica import Replica
@@ -47,6 +48,7 @@ from broker.resolver import Resolver
 from broker.resolving import resolve_within
 from broker.spool_worker import SpoolWorker
 from broker.store_healths import StoreHealths
+from broker.unpersisted import Unpersisted, unpersisted
 from fragment.cover_set import CoverSet
 from fragment.index_refresh import list_cover
 from fragment.live_index import LiveIndex, jittered
@@ -319,16 +321,21 @@ class JournalBroker:
         return stream
 
     def proxy_append(self, resolution: Resolution, journal: str) -> grpc.aio.StreamUnaryCall[bytes, bytes]:
-        return self.surroundings.peers.append(self.peer_of(resolution), journal)
+        # To the primary alone: nobody else could do it, and it is never sent twice.
+        (primary,) = self.peers_of(resolution)
+        return self.surroundings.peers.append(primary, journal)
 
-    def peer_of(self, resolution: Resolution) -> Peer:
-        """Whom a request is to be passed on to: the one that was resolved, or the member nearest to us."""
+    def peers_of(self, resolution: Resolution) -> list[Peer]:
+        """Whom a request may be passed on to: the one that was resolved, or any member, the nearest first."""
         route, wanted = reachable(resolution.header.route), resolution.header.process_id
-        if not route.members or (wanted is not None and wanted not in route.members):
+        peers = [
+            Peer(member, endpoint, member in resolution.kin)
+            for member, endpoint in zip(route.members, route.endpoints or (), strict=True)
+            if wanted in (None, member)
+        ]
+        if not peers:
             raise UnavailableError("whoever holds the journal cannot be reached: another one soon takes over")
-        member = wanted or min(route.members, key=lambda member: (member.zone != self.own_id.zone, member))
-        assert route.endpoints is not None
-        return Peer(member, route.endpoints[route.members.index(member)], member in resolution.kin)
+        return nearest_first(peers, self.own_id.zone, self.surroundings.peers.link)
 
     # The life of a replica.
 
@@ -438,6 +445,12 @@ class JournalBroker:
         """How many there are, and of how many this broker is the primary."""
         replicas = list(self.resolver.replicas.values())
         return len(replicas), sum(replica.is_primary for replica in replicas)
+
+    def unpersisted(self) -> Unpersisted:
+        # Of a journal without stores bytes are where they are to be.
+        replicas = [replica for replica in list(self.resolver.replicas.values()) if isinstance(replica, LocalReplica)]
+        spools = (replica.worker.spool for replica in replicas if self._first_store(replica) is not None)
+        return unpersisted(self.persister.waiting_bytes, self.persister.oldest_append_ns(), spools, self.now_ns())
 
     def tend(self) -> None:
         """Compress and upload what is complete, and tidy up. Each by itself: if one cannot go on, and with it the

@@ -14,6 +14,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from broker.exact_counter import ExactCounter
+from broker.unpersisted import Unpersisted
 
 HEADS_MAX = 1000
 
@@ -52,11 +53,16 @@ Heads = Callable[[], Iterable[tuple[str, int]]]
 class BrokerCollector(Collector):
     """What is looked up when somebody asks, and costs nothing otherwise."""
 
-    def __init__(self, heads: Heads, oldest_s: Callable[[], float], replicas: Callable[[], tuple[int, int]]) -> None:
-        """`heads` are journals and their ends; `oldest_s` is how long the oldest bytes have waited for their upload;
-        `replicas` how many there are, and of how many this broker is the primary."""
+    def __init__(
+        self,
+        heads: Heads,
+        unpersisted: Callable[[], Unpersisted],
+        replicas: Callable[[], tuple[int, int]],
+    ) -> None:
+        """`heads` are journals and their ends; `replicas` is how many there are, and of how many this broker is the
+        primary."""
         self._heads = heads
-        self._oldest_s = oldest_s
+        self._unpersisted = unpersisted
         self._replicas = replicas
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -66,10 +72,16 @@ class BrokerCollector(Collector):
         for journal, head in islice(self._heads(), HEADS_MAX):
             heads.add_metric([journal], head)
         yield heads
+        waiting = self._unpersisted()
+        yield GaugeMetricFamily(
+            "gazette_spool_unpersisted_bytes",
+            "Bytes that are not in a store yet: of spools that are complete, and of those that are written.",
+            value=waiting.content_bytes,
+        )
         yield GaugeMetricFamily(
             "gazette_spool_unpersisted_oldest_seconds",
-            "For how long the oldest completed spool has been waiting for its upload.",
-            value=self._oldest_s(),
+            "How long ago the oldest of them was appended.",
+            value=waiting.oldest_s,
         )
         total, primary = self._replicas()
         yield GaugeMetricFamily("gazette_replicas", "Journals that this broker holds.", value=total)

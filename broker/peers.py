@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 import grpc
 
+from broker.peer import Link, Peer
+from broker.peer_method import PeerMethod
 from protocol.auth import Capability
 from protocol.endpoint import dial_address
-from protocol.route import ProcessId
 from protocol.rpc.authorization import TokenSigner
 from protocol.rpc.keepalive import KeepAlive, Options
+from protocol.rpc.method import Kind
 from protocol.rpc.tls import PeerCredentials, PeerTls
 
 ReplicateCall = grpc.aio.StreamStreamCall[bytes, bytes]
@@ -44,17 +46,11 @@ _OPTIONS: Options = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 _FILES_LOOKED_AT_S = 1.0
-_SERVICE = "/protocol.Journal/"
 
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """A broker and where it is reached."""
-
-    id: ProcessId
-    endpoint: str
-    # Whether it runs this implementation. Only such a one is pinged: Go servers end a connection for it.
-    is_own_kind: bool
+_REPLICATE = PeerMethod("Replicate", Kind.STREAM_STREAM)
+_APPEND = PeerMethod("Append", Kind.STREAM_UNARY)
+_READ = PeerMethod("Read", Kind.UNARY_STREAM)
+_LIST_FRAGMENTS = PeerMethod("ListFragments", Kind.UNARY_UNARY)
 
 
 @dataclass(slots=True, eq=False)
@@ -117,26 +113,45 @@ class PeerChannels:
             return grpc.aio.insecure_channel(address, options=options)
         return grpc.aio.secure_channel(address, credentials, options=options)
 
+    def link(self, peer: Peer) -> Link:
+        """As the connection for requests has it, without making one."""
+        held = self._connections.get((peer.endpoint, peer.is_own_kind, ""))
+        match held.channel.get_state() if held is not None else None:
+            case grpc.ChannelConnectivity.READY:
+                return Link.CONNECTED
+            case grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                return Link.FAILING
+            case _:
+                return Link.UNTRIED
+
     def replicate(self, peer: Peer, journal: str) -> ReplicateCall:
-        call: grpc.aio.StreamStreamMultiCallable[bytes, bytes]
         # Its streams stay open: on one connection with reads, either could shut out the other.
-        call = self.channel(peer, "replicate").stream_stream(_SERVICE + "Replicate")
-        return call(metadata=self._signer.for_journal(Capability.REPLICATE, journal))
+        channel, method = self.channel(peer, "replicate"), _REPLICATE
+        call: grpc.aio.StreamStreamMultiCallable[bytes, bytes]
+        call = channel.stream_stream(method.path, method.sent, method.received)
+        return method.counted(call(metadata=self._signer.for_journal(Capability.REPLICATE, journal)))
 
     def append(self, peer: Peer, journal: str, timeout_s: float | None = None) -> AppendCall:
-        call: grpc.aio.StreamUnaryMultiCallable[bytes, bytes] = self.channel(peer).stream_unary(_SERVICE + "Append")
-        return call(timeout=timeout_s, metadata=self._signer.for_journal(Capability.APPEND, journal))
+        channel, method = self.channel(peer), _APPEND
+        call: grpc.aio.StreamUnaryMultiCallable[bytes, bytes]
+        call = channel.stream_unary(method.path, method.sent, method.received)
+        return method.counted(call(timeout=timeout_s, metadata=self._signer.for_journal(Capability.APPEND, journal)))
 
     def read(self, peer: Peer, journal: str, request: bytes, timeout_s: float | None = None) -> ReadCall:
-        call: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = self.channel(peer).unary_stream(_SERVICE + "Read")
-        return call(request, timeout=timeout_s, metadata=self._signer.for_journal(Capability.READ, journal))
+        channel, method = self.channel(peer), _READ
+        call: grpc.aio.UnaryStreamMultiCallable[bytes, bytes]
+        call = channel.unary_stream(method.path, method.sent, method.received)
+        metadata = self._signer.for_journal(Capability.READ, journal)
+        return method.counted(call(request, timeout=timeout_s, metadata=metadata))
 
     def list_fragments(
         self, peer: Peer, journal: str, request: bytes, timeout_s: float | None = None
     ) -> ListFragmentsCall:
+        channel, method = self.channel(peer), _LIST_FRAGMENTS
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
-        call = self.channel(peer).unary_unary(_SERVICE + "ListFragments")
-        return call(request, timeout=timeout_s, metadata=self._signer.for_journal(Capability.READ, journal))
+        call = channel.unary_unary(method.path, method.sent, method.received)
+        metadata = self._signer.for_journal(Capability.READ, journal)
+        return method.counted(call(request, timeout=timeout_s, metadata=metadata))
 
     async def run(self) -> None:
         """Closes unused channels, for ever."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from protocol.wire_bytes import read_varint, varint
 
+_STATUS_TAG = b"\x08"
 _OFFSET_TAG = b"\x18"
 _CONTENT_TAG = b"\x3a"
 
@@ -30,3 +31,21 @@ def content_length(message: bytes) -> int:
     """
     at = read_varint(message, 1)[1] if message.startswith(_OFFSET_TAG) else 0
     return read_varint(message, at + 1)[0]
+
+
+def status_of(message: bytes) -> int:
+    """Of a ``ReadResponse`` as brokers send it: fields in their order, so that the status comes first, if there is one.
+
+    >>> from protocol.gen import journal_pb2 as pb
+    >>> status_of(pb.ReadResponse(status=pb.NOT_ALLOWED, offset=3).SerializeToString())
+    10
+    >>> status_of(content_message(8, b"hello"))
+    0
+    """
+    if not message.startswith(_STATUS_TAG):
+        return 0
+    try:
+        return read_varint(message, 1)[0]
+    except IndexError:
+        # None that anybody knows.
+        return -1

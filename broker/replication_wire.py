@@ -6,8 +6,11 @@ the bytes two times over; everything else goes through protobuf and is judged by
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from google.protobuf.message import DecodeError
 
+from broker.answer_header import complete
 from broker.durable_head import Claim, EpochTerms
 from broker.replication_message import Acked, Answer, Content, Message, Propose
 from fragment.spool import CopyEnd, EpochMark
@@ -124,8 +127,8 @@ def _terms(message: epoch_pb2.Epoch) -> EpochTerms:
 
 def encode_answer(answer: Answer) -> bytes:
     response = pb.ReplicateResponse(status=pb.Status.ValueType(answer.status))
-    if answer.header is not None:
-        response.header.CopyFrom(answer.header.to_proto())
+    if (header := answer.header) is not None:
+        response.header.CopyFrom(replace(header, route=complete(header.route)).to_proto())
     if answer.fragment is not None:
         response.fragment.CopyFrom(answer.fragment.to_proto())
         # Beside the fragment they are present even if there are none: a Go primary ends its process otherwise.

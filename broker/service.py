@@ -21,11 +21,14 @@ from broker.list_api import ListApi
 from broker.metrics import BrokerCollector
 from broker.notice import Notice
 from broker.read_api import ReadApi
+from broker.read_message import status_of
+from broker.relay import relayed_fragments, relayed_read
 from broker.replicate_api import replicate
 from broker.resolution import EVERYTHING, Resolution
 from broker.served_bytes import TOLD_AS
 from broker.spool_chunks import SpoolChunks
 from broker.store_health_api import StoreHealthApi
+from broker.unpersisted import Unpersisted
 from protocol.auth import Capability
 from protocol.errors import PermissionDeniedError, Status
 from protocol.gen import journal_pb2 as pb
@@ -71,20 +74,14 @@ class _Apis:
         self.fragments = FragmentsApi(broker.resolver, with_.stores.open, self._proxied_fragments)
         self.store_health = StoreHealthApi(root, own_id, lambda: watch.view, with_.stores.open, broker.healths.watched)
 
-    async def _proxied_read(self, resolution: Resolution, request: pb.ReadRequest) -> AsyncGenerator[bytes, None]:
-        broker = self.broker
-        call = broker.surroundings.peers.read(broker.peer_of(resolution), request.journal, request.SerializeToString())
-        try:
-            async for raw in call:
-                yield raw
-        finally:
-            call.cancel()
+    def _proxied_read(self, resolution: Resolution, request: pb.ReadRequest) -> AsyncGenerator[bytes, None]:
+        peers = self.broker.peers_of(resolution)
+        return relayed_read(self.broker.surroundings.peers, peers, request.journal, request.SerializeToString())
 
     async def _proxied_fragments(self, resolution: Resolution, request: pb.FragmentsRequest) -> pb.FragmentsResponse:
-        broker = self.broker
-        raw = await broker.surroundings.peers.list_fragments(
-            broker.peer_of(resolution), request.journal, request.SerializeToString()
-        )
+        peers = self.broker.peers_of(resolution)
+        channels = self.broker.surroundings.peers
+        raw = await relayed_fragments(channels, peers, request.journal, request.SerializeToString())
         return pb.FragmentsResponse.FromString(raw)
 
 
@@ -116,7 +113,7 @@ class JournalService:
     def collector(self) -> BrokerCollector:
         return BrokerCollector(
             lambda: self._apis.broker.heads() if self._apis else (),
-            lambda: self._apis.broker.persister.oldest_s if self._apis else 0.0,
+            lambda: self._apis.broker.unpersisted() if self._apis else Unpersisted(),
             lambda: self._apis.broker.replica_counts() if self._apis else (0, 0),
         )
 
@@ -166,16 +163,15 @@ class JournalService:
     async def read(self, request: pb.ReadRequest, answers: Answers[pb.ReadResponse | bytes]) -> None:
         await self._answer_read(request, answers)
 
-    async def _answer_read(self, request: pb.ReadRequest, answers: Answers[pb.ReadResponse | bytes]) -> Status:
-        """The last status that was sent."""
+    async def _answer_read(self, request: pb.ReadRequest, answers: Answers[pb.ReadResponse | bytes]) -> int:
+        """The last status that was sent, which may be one that only a peer knows."""
         with CountedCall("Read", is_open_ended=True) as counted:
             validate(request)
             async with aclosing(self._served.reading.read(request, answers.claims.selector)) as responses:
                 async for response in responses:
-                    if isinstance(response, pb.ReadResponse):
-                        counted.status = response.status
+                    counted.status = response.status if isinstance(response, pb.ReadResponse) else status_of(response)
                     await answers.send(response)
-        return Status(counted.status)
+        return counted.status
 
     async def append(self, call: AppendCall) -> bytes:
         return await append(self._served.broker, call)

@@ -60,7 +60,8 @@ class PersistQueue(Generic[ItemT]):
 
     def items(self) -> list[ItemT]:
         """All that are not done, running ones included, oldest first."""
-        return [waiting.item for waiting in self._waiting.values()]
+        # Put into a list first: those who measure ask from another thread.
+        return [waiting.item for waiting in list(self._waiting.values())]
 
     def has(self, item: ItemT) -> bool:
         return id(item) in self._waiting

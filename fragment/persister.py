@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from prometheus_client import Counter, Gauge
+from prometheus_client import Counter
 
 from fragment.compressor import Compressor
 from fragment.persist_queue import PersistQueue
@@ -43,7 +43,6 @@ PERSISTED = Counter("gazette_spool_persisted", "Spools that are in a fragment st
 FAILED = Counter("gazette_spool_persist_failures", "Attempts to persist a spool that failed and will be retried")
 CORRUPT = Counter("gazette_spool_corrupt", "Spools that are not persisted because their content is damaged")
 CUT_BYTES = Counter("gazette_spool_cut_bytes", "Bytes dropped because their epoch was closed below them")
-WAITING_BYTES = Gauge("gazette_spool_unpersisted_bytes", "Bytes of completed spools that are not in a store yet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,17 +147,19 @@ class Persister:
         self._changed, self._settled = asyncio.Event(), asyncio.Event()
         self._is_exiting = False
         self._warned: set[str] = set()
+        # Of all that is not in a store yet.
+        self.waiting_bytes = 0
 
     @property
     def waiting(self) -> list[Fragment]:
         """What is not in a store yet, oldest first."""
         return [item.fragment for item in self._queue.items()]
 
-    @property
-    def oldest_s(self) -> float:
-        """For how many seconds the oldest of them has been waiting."""
-        items = self._queue.items()
-        return self._clock() - items[0].completed_s if items else 0.0
+    def oldest_append_ns(self) -> int | None:
+        """When the oldest byte of them was appended, as Unix time; None if there is none. For those who measure: it
+        looks at each of them."""
+        spools = [item.completed.spool for item in self._queue.items() if not item.is_counted_off]
+        return min((spool.first_append_ns for spool in spools if spool.first_append_ns is not None), default=None)
 
     def complete(self, completed: CompletedSpool, create_revision: int, *, primary: bool, owner: object = None) -> None:
         """Take over a spool. `owner` is whoever may ``give_up`` what it has completed."""
@@ -184,7 +185,7 @@ class Persister:
             self._undecided.setdefault(journal, []).append(item)
         self._held.setdefault(journal, {})[item] = None
         self._queue.add(item, self._clock(), primary=primary, is_open=is_decided, at=item.place)
-        WAITING_BYTES.inc(item.fragment.content_length)
+        self.waiting_bytes += item.fragment.content_length
         self._changed.set()
 
     def local(self, journal: str, create_revision: int) -> list[tuple[Fragment, SpoolFile]]:
@@ -400,7 +401,7 @@ class Persister:
     def _count_off(self, item: Item) -> None:
         if not item.is_counted_off:
             item.is_counted_off = True
-            WAITING_BYTES.dec(item.fragment.content_length)
+            self.waiting_bytes -= item.fragment.content_length
 
     async def _persist(self, item: Item) -> None:
         """Have the item's object in a store, and its files gone."""

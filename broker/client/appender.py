@@ -1,7 +1,8 @@
 """Appending: one call, and as many of them as it takes within what the caller allows.
 
 A broker commits nothing until it has the message that asks for it. So whatever fails before that message was begun was
-not written, whatever fails after it is not known, and what the broker answers is certain.
+not written, whatever fails after it is not known, and what the broker answers is certain; as is a failure that a
+broker of our kind marks as one that came before the commit.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from broker.client.answer import check_ok, decoded, shown
 from broker.client.append_request import COMMIT, AppendRequest, Content, Messages, is_repeatable
 from broker.client.brokers import AppendCall, Brokers
 from broker.client.dispatch import Target
-from broker.client.failure import failure_of
+from broker.client.failure import failure_of, is_marked
 from broker.client.outcome import Appended, FailedCallError, UnknownOutcomeError, is_refusal
 from broker.client.retry import RetryPolicy
 from protocol.errors import GazetteError, UnavailableError
@@ -95,7 +96,8 @@ class _Attempt:
         except grpc.aio.AioRpcError as error:
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
                 brokers.dispatch.failed(target.endpoint, journal, brokers.clock())
-            raise self._known(failure_of(error, target.endpoint)) from error
+            failure = failure_of(error, target.endpoint)
+            raise (failure if is_marked(error) else self._known(failure)) from error
         except FailedCallError as error:
             raise self._known(error) from error
         except TimeoutError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grpc
 
-from broker.client.outcome import FailedCallError
+from broker.client.outcome import REFUSED_MARK, FailedCallError
 from protocol.errors import (
     CorruptError,
     GazetteError,
@@ -40,3 +40,8 @@ def failure_of(error: grpc.aio.AioRpcError, endpoint: str) -> GazetteError:
     if kind is ValidationError:
         return ValidationError(details)
     return kind(f"{endpoint}: {details or 'no reason was given'} ({code.name})")
+
+
+def is_marked(error: grpc.aio.AioRpcError) -> bool:
+    """Whether the broker has said of an append that it surely was not done."""
+    return REFUSED_MARK in tuple(error.trailing_metadata() or ())

@@ -6,7 +6,7 @@ A signed URL is a secret for as long as it is good: errors name its host and not
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +20,11 @@ from protocol.errors import UnavailableError, ValidationError
 _FILE = "file://"
 
 
+Sized = Callable[[int], None]
+
+
 class _HttpObjects(Protocol):
-    def source(self, url: str, codec: CompressionCodec) -> ByteSource: ...
+    def source(self, url: str, codec: CompressionCodec, sized: Sized | None = None) -> ByteSource: ...
 
     async def close(self) -> None: ...
 
@@ -36,12 +39,12 @@ class FragmentUrls:
         self._stall_s = stall_s
         self._http: _HttpObjects | None = None
 
-    def source(self, url: str, codec: CompressionCodec) -> ByteSource | None:
-        """None if such a URL cannot be read from here."""
+    def source(self, url: str, codec: CompressionCodec, sized: Sized | None = None) -> ByteSource | None:
+        """None if such a URL cannot be read from here. `sized` is told how long an object is, whenever it is opened."""
         if url.startswith(_FILE):
-            return None if self._folder is None else _File(self._folder, url.removeprefix(_FILE), self._stall_s)
+            return None if self._folder is None else _File(self._folder, url.removeprefix(_FILE), self._stall_s, sized)
         if url.startswith(("http://", "https://")):
-            return self._opened().source(url, codec)
+            return self._opened().source(url, codec, sized)
         return None
 
     def _opened(self) -> _HttpObjects:
@@ -64,6 +67,7 @@ class _File:
     folder: Folder
     key: str
     stall_s: float
+    sized: Sized | None
 
     async def size(self) -> int:
         size = await self.folder.size(self.key)
@@ -73,6 +77,8 @@ class _File:
 
     async def open(self, offset: int, length: int | None) -> AsyncGenerator[bytes, None]:
         try:
+            if self.sized is not None:
+                self.sized(await self.size())
             async with aclosing(self.folder.read(self.key, offset, length)) as chunks:
                 while True:
                     async with asyncio.timeout(self.stall_s):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -15,6 +15,8 @@ from protocol.codec import CompressionCodec
 from protocol.errors import UnavailableError
 
 CHUNK_BYTES = 256 << 10
+Sized = Callable[[int], None]
+"""Is told the size of an object that is opened, as it is stored."""
 
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)").fullmatch
 
@@ -30,8 +32,8 @@ class HttpObjects:
             cookie_jar=aiohttp.DummyCookieJar(),
         )
 
-    def source(self, url: str, codec: CompressionCodec) -> _HttpObject:
-        return _HttpObject(self._session, url, codec)
+    def source(self, url: str, codec: CompressionCodec, sized: Sized | None = None) -> _HttpObject:
+        return _HttpObject(self._session, url, codec, sized)
 
     async def close(self) -> None:
         await self._session.close()
@@ -42,21 +44,22 @@ class _HttpObject:
     session: aiohttp.ClientSession
     url: str
     codec: CompressionCodec
+    sized: Sized | None
 
     async def size(self) -> int:
         """By a GET of one byte: a URL that is signed for GET is good for nothing else."""
         async with self._get("bytes=0-0") as response:
-            found = _RANGE(response.headers.get("Content-Range", ""))
-            if found is not None:
-                return int(found[3])
-            if response.status == 200 and response.content_length is not None:
-                return response.content_length
-            raise UnavailableError(f"{self._host}: the store does not tell the size of an object")
+            size = _size(response)
+            if size is None:
+                raise UnavailableError(f"{self._host}: the store does not tell the size of an object")
+            return size
 
     async def open(self, offset: int, length: int | None) -> AsyncGenerator[bytes, None]:
         wanted = None if not offset and length is None else _range(offset, length)
         async with self._get(wanted) as response:
             skipped = self._skipped(response, offset)
+            if self.sized is not None and (size := _size(response)) is not None:
+                self.sized(size)
             left = length
             try:
                 async for chunk in response.content.iter_chunked(CHUNK_BYTES):
@@ -105,6 +108,14 @@ class _HttpObject:
 
     def _unavailable(self, error: Exception) -> UnavailableError:
         return UnavailableError(f"{self._host}: a fragment could not be read ({type(error).__name__})")
+
+
+def _size(response: aiohttp.ClientResponse) -> int | None:
+    """Of the whole object, if the store tells."""
+    found = _RANGE(response.headers.get("Content-Range", ""))
+    if found is not None:
+        return int(found[3])
+    return response.content_length if response.status == 200 else None
 
 
 def _range(offset: int, length: int | None) -> str:

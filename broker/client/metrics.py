@@ -5,6 +5,8 @@ A program may touch any number of journals, and each label is a time series that
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from prometheus_client import Counter
 
 from protocol.codec import CompressionCodec
@@ -17,6 +19,11 @@ _READ = Counter("gazette_read_bytes", "Bytes that were read.", ("journal",))
 _OF_FRAGMENTS = ("journal", "codec")
 _OPENED = Counter("gazette_fragment_open", "Fragments that were opened in their store.", _OF_FRAGMENTS)
 _OPENED_BYTES = Counter("gazette_fragment_open_bytes", "Content of opened fragments.", _OF_FRAGMENTS)
+_OPENED_STORED = Counter(
+    "gazette_fragment_open_content_length",
+    "Length of the objects of opened fragments, as they are stored.",
+    _OF_FRAGMENTS,
+)
 _FRAGMENT_BYTES = Counter("gazette_read_fragment_bytes", "Bytes that were read from stores.", _OF_FRAGMENTS)
 _DISCARDED_BYTES = Counter(
     "gazette_discard_fragment_bytes", "Content of opened fragments before what was wanted.", _OF_FRAGMENTS
@@ -60,3 +67,16 @@ class ReadCounters:
         _OPENED_BYTES.labels(*labels).inc(content_bytes)
         _DISCARDED_BYTES.labels(*labels).inc(discarded)
         return _FRAGMENT_BYTES.labels(*labels)
+
+    def sized(self, codec: CompressionCodec) -> Callable[[int], None]:
+        """What is told the length of a fragment's object, each time that it is opened. It counts but once: a fragment
+        may be read in parts."""
+        counter: Counter | None = _OPENED_STORED.labels(self._journal, codec.name)
+
+        def told(size: int) -> None:
+            nonlocal counter
+            if counter is not None:
+                counter.inc(size)
+            counter = None
+
+        return told

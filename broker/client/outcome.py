@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from protocol.errors import GazetteError, PermissionDeniedError, UnauthenticatedError, ValidationError
 from protocol.label import LabelSet
 
+REFUSED_MARK = ("pygazette-append", "refused")
+"""What a broker of our kind says in the trailing metadata of an append that failed before anybody was asked to commit
+it: it was not done, and never will be. Of a failure without it that is not known."""
+
 
 @dataclass(frozen=True, slots=True)
 class Appended:

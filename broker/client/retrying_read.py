@@ -253,7 +253,7 @@ class RetryingRead:
     def _opened(self, found: ReadMetadata) -> _Opened | None:
         fragment = found.fragment
         assert fragment is not None
-        source = self._urls.source(found.fragment_url, fragment.codec)
+        source = self._urls.source(found.fragment_url, fragment.codec, self._counters.sized(fragment.codec))
         if source is None:
             return None
         end = fragment.end if self._wanted.end is None else min(fragment.end, self._wanted.end)

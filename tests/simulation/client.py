@@ -26,6 +26,7 @@ from tests.simulation.store import Store, path_in_store
 from tests.simulation.world import Node
 
 TIMEOUT_S = 12.0
+REFUSED = "refused by a failure: "
 _REGISTER = "fence"
 _BETWEEN_S = 0.02
 # Of readers who move on to another broker: that they begin at the beginning.
@@ -134,7 +135,8 @@ class Appender:
             known.end = append.end
         else:
             self._at = None
-        if append.outcome is Outcome.UNKNOWN and append.content and append.fence is None:
+        is_unknown = append.outcome is Outcome.UNKNOWN or append.why.startswith(REFUSED)
+        if is_unknown and append.content and append.fence is None:
             self._repeat = append
         done(append)
 
@@ -182,7 +184,7 @@ class _AppendCall:
     def _answered(self, answer: AppendAnswer) -> None:
         outcome = answer.outcome
         if isinstance(outcome, GazetteError):
-            self._settle(str(outcome))
+            self._settle(str(outcome), is_refused=answer.is_refused)
             return
         self.registers = outcome.registers
         if outcome.status is Status.OK:
@@ -215,13 +217,16 @@ class _AppendCall:
             self._stream.cancel()
             self._settle("no answer in time")
 
-    def _settle(self, why: str) -> None:
-        """There was no answer that says what became of it: unless the client never asked for it, it may be there."""
+    def _settle(self, why: str, *, is_refused: bool = False) -> None:
+        """There was no answer that says what became of it: unless the client never asked for it, or is told that it
+        was not done, it may be there."""
         if self._is_over:
             return
         self._is_over = True
         if self._plan.abandons:
             self._history.failed(self.append, f"never asked for: {why}")
+        elif is_refused:
+            self._history.failed(self.append, f"{REFUSED}{why}")
         else:
             self._history.unknown(self.append, why)
         self._done(self)

@@ -17,6 +17,7 @@ from broker import replica as replica_module
 from broker.append_effect import Commit, Effects, HeadChange
 from broker.append_event import Answered, Event, Shown
 from broker.append_fsm import AppendFSM
+from broker.append_run import AppendRun
 from broker.append_state import State
 from broker.durable_head import Claim, CutAt, DurableHead, EpochTerms, Fate, Start, Unproven
 from broker.head_opening import recorded
@@ -355,6 +356,12 @@ _LAGS = (FaultKind.KILL, FaultKind.KILL_IN_A_STEP, FaultKind.DISK_FULL)
 
 _COPIES = (FaultKind.KILL, FaultKind.KILL_ALL, FaultKind.KILL_IN_A_STEP, FaultKind.STORE_DOWN)
 
+
+def _call_what_was_proposed_refused(patch: Patch) -> None:
+    """A failure is taken for one of an append that nobody was asked to commit."""
+    patch.setattr(AppendRun, "may_be_done", property(lambda _: False, lambda _, __: None))
+
+
 MUTANTS = (
     Mutant("acknowledge before all peers have answered", _acknowledge_early, _DEATHS, caught_by=2),
     Mutant("commit at the end of a stream without intent", _commit_at_any_end, caught_by=0),
@@ -411,5 +418,6 @@ MUTANTS = (
         caught_by=13,
     ),
     Mutant("close though the replica is live", _close_though_live, (FaultKind.DROPS, *_COPIES), (4, 2), caught_by=19),
+    Mutant("call what was proposed refused", _call_what_was_proposed_refused, _DEATHS, caught_by=0),
     Mutant("begin anew where nobody knows the end", _begin_anew, (FaultKind.KILL,), (4, 1), caught_by=19),
 )

@@ -29,6 +29,8 @@ class AppendAnswer:
     outcome: AppendOutcome | GazetteError
     # Of the incarnation that was appended to; zero where there was none.
     create_revision: int = 0
+    # Of a failure: whether it was not done and never will be.
+    is_refused: bool = False
 
 
 class AppendBroker(AppendHost, Protocol):
@@ -81,7 +83,7 @@ class ServedAppend:
         if isinstance(outcome, AppendOutcome) and outcome.status is Status.OK:
             self._broker.acknowledging(outcome, create_revision, self._begun_s)
         if outcome is not None:
-            self._answer(AppendAnswer(outcome, create_revision))
+            self._answer(AppendAnswer(outcome, create_revision, is_refused=not self._run.may_be_done))
         self.is_over = True
 
     # What comes in.

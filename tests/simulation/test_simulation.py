@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.client import REFUSED
 from tests.simulation.cluster import Run, run, swarm
 from tests.simulation.faults import Fault, FaultKind, Options, broker_names
 from tests.simulation.history import Outcome
@@ -225,9 +226,11 @@ def is_caught(mutant: Mutant, seed: int) -> bool:
     if any(violation.check == "C15" for violation in ran.violations):
         # It, or an assertion, ended the run: that says nothing about what was promised.
         return False
-    # Without faults nobody may be left in doubt: that is promised, too.
-    unsure = not mutant.kinds and any(append.outcome is Outcome.UNKNOWN for append in ran.history.appends)
-    return bool(ran.violations) or unsure
+    # Without faults no append fails, be it known or not whether it was done: that is promised, too.
+    failed = not mutant.kinds and any(
+        append.outcome is Outcome.UNKNOWN or append.why.startswith(REFUSED) for append in ran.history.appends
+    )
+    return bool(ran.violations) or failed
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from broker.append_api import AppendCall
 from broker.append_event import Chunk, End, Intent
 from broker.append_wire import decode_chunk, decode_opening
+from broker.client.outcome import REFUSED_MARK
 from broker.debug_server import Diagnostics
 from broker.http_cors import Cors
 from broker.http_exchange import GatewayLimits
@@ -38,6 +39,8 @@ class MemoryJournals:
     is_serving: bool = True
     # Whether an append is forgotten about once its commit was asked for.
     loses_commits: bool = False
+    # Whether of such a one it is said that it was not done.
+    marks_failures: bool = False
     content_type: str = ""
     reading: int = 0
     # Set when a read has begun, and when it has ended.
@@ -110,6 +113,8 @@ class MemoryJournals:
         assert isinstance(event, Intent)
         assert isinstance(decode_chunk(await call.receive()), End)
         if self.loses_commits:
+            if self.marks_failures:
+                call.tell_at_end(*REFUSED_MARK)
             raise UnavailableError("a peer went away")
         begin, content = self.write_head, b"".join(pieces)
         self.fragments.append((begin, content))

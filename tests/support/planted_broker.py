@@ -3,14 +3,18 @@ program of."""
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import sys
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from broker import journal_broker
 from broker import main as broker_main
 from broker.peer_stream import GrpcPeerStream
+from fragment.cover_set import CoverSet
+from fragment.index_refresh import list_cover
 from fragment.spool_writer import SpoolWriter
 from gazctl.main import main
 
@@ -23,6 +27,23 @@ def without_epochs() -> None:
 def tidies_soon() -> None:
     """Retention, trimming and sweeping come every other second."""
     vars(journal_broker).update(TIDY_S=1.0, SWEEP_EVERY=1)
+
+
+def waits_little_for_room() -> None:
+    """Appends that find the disk's budget used up are told so soon."""
+    vars(journal_broker).update(BUDGET_WAIT_S=0.1)
+
+
+def lists_when_told() -> None:
+    """No store is listed before SIGUSR1."""
+    told = threading.Event()
+
+    async def list_later(*args: Any) -> CoverSet:
+        await asyncio.to_thread(told.wait)
+        return await list_cover(*args)
+
+    vars(journal_broker).update(list_cover=list_later)
+    signal.signal(signal.SIGUSR1, lambda *_: told.set())
 
 
 def hangs_when_told() -> None:
@@ -43,6 +64,8 @@ def hangs_when_told() -> None:
 PLANTED: dict[str, Callable[[], None]] = {
     "without-epochs": without_epochs,
     "tidies-soon": tidies_soon,
+    "lists-when-told": lists_when_told,
+    "waits-little-for-room": waits_little_for_room,
     "hangs-when-told": hangs_when_told,
 }
 

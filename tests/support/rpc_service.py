@@ -15,7 +15,8 @@ from typing import Any
 
 import grpc
 
-from broker.peers import Peer, PeerChannels
+from broker.peer import Peer
+from broker.peers import PeerChannels
 from protocol.auth import Capability, Keys
 from protocol.route import ProcessId
 from protocol.rpc.authorization import Authorizer, TokenSigner

@@ -20,6 +20,7 @@ class Turn:
     answers: list[bytes] = field(default_factory=list)
     code: grpc.StatusCode = grpc.StatusCode.OK
     details: str = ""
+    trailers: tuple[tuple[str, str], ...] = ()
     # The answers come once so many messages were received, or with the end of them.
     after_messages: int | None = None
     # Neither a status nor anything else follows the answers.
@@ -75,7 +76,7 @@ class ScriptedBroker:
         if turn.hangs:
             await asyncio.Event().wait()
         if turn.code is not grpc.StatusCode.OK:
-            await context.abort(turn.code, turn.details)
+            await context.abort(turn.code, turn.details, turn.trailers)
 
 
 class _Generic(grpc.GenericRpcHandler):

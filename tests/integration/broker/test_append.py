@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -12,7 +14,8 @@ import pytest
 
 from protocol.gen import journal_pb2 as pb
 from protocol.journal import Flag
-from tests.support.broker_cluster import BrokerCluster, eventually, journal_spec
+from tests.support.broker_cluster import BrokerCluster, broker_cluster, eventually, journal_spec
+from tests.support.etcd_server import EtcdServer
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
@@ -253,3 +256,21 @@ async def test_a_revision_far_ahead_does_not_hold_a_request_for_ever(cluster: Br
     with pytest.raises(grpc.aio.AioRpcError, match="revision") as error:
         await cluster.try_append("broker-0", journal, b"x", min_etcd_revision=1 << 62, timeout_s=45)
     assert error.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_no_append_is_taken_before_the_stores_were_listed(shared_etcd: EtcdServer, tmp_path: Path) -> None:
+    """A-21: a broker that does not know what is in the store does not know where the journal ends."""
+    name, module = "append/listed", "tests.support.planted_broker lists-when-told"
+    async with broker_cluster(tmp_path, shared_etcd.endpoint, "/first-listing", "broker-0", module=module) as cluster:
+        await cluster.apply(journal_spec(name, 1))
+
+        async def is_assigned() -> bool:
+            return (await cluster.route(name))[0] == "broker-0"
+
+        await eventually(is_assigned, "the journal to have its broker")
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await cluster.try_append("broker-0", name, b"too soon", timeout_s=1)
+        assert error.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        cluster.brokers["broker-0"].signal(signal.SIGUSR1)
+        assert (await cluster.append("broker-0", name, b"in time")).commit.begin == 0
+        assert await cluster.read("broker-0", name) == b"in time"

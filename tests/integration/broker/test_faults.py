@@ -67,6 +67,25 @@ async def test_a_killed_primary_is_succeeded_and_nothing_is_lost(
             assert await cluster.read(name, JOURNAL, block=True, end_offset=len(before)) == before
 
 
+async def test_while_a_dead_member_has_its_lease_others_answer_what_is_passed_on(
+    shared_etcd: EtcdServer, prefix: str, tmp_path: Path
+) -> None:
+    """All three are of one zone, and the one that dies is the first in order."""
+    flags = ("--etcd.lease", "60s")
+    async with broker_cluster(tmp_path, shared_etcd.endpoint, prefix, *NAMES[:3], flags=flags) as cluster:
+        await cluster.apply(journal_spec(replication=2))
+        before = await appended(cluster, "broker-0", b"one\n")
+        primary, others, spare = await roles(cluster)
+        # So that there is a connection to it, which breaks.
+        assert await cluster.read(spare, JOURNAL) == before
+        cluster.brokers[min(primary, *others)].kill()
+        for _ in range(2):
+            assert await cluster.read(spare, JOURNAL) == before
+            listed = await cluster.stub(spare).ListFragments(pb.FragmentsRequest(journal=JOURNAL), timeout=10)
+            assert (listed.status, [fragment.spec.end for fragment in listed.fragments]) == (pb.OK, [len(before)])
+        assert len((await cluster.responses(spare, JOURNAL))[0].header.route.members) == 2, "the lease still runs"
+
+
 async def test_a_broker_that_is_told_to_stop_hands_everything_over(
     shared_etcd: EtcdServer, prefix: str, tmp_path: Path
 ) -> None:

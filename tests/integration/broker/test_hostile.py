@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import struct
+
 import grpc
 import pytest
 
 from protocol.gen import journal_pb2 as pb
 from tests.support.broker_cluster import BrokerCluster, eventually, journal_spec
+from tests.support.http2 import ACK, PREFACE, SETTINGS, answer, frame
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 MESSAGE_MAX = 4 << 20
+METHODS = ["Append", "Replicate", "Read", "List", "Apply", "ListFragments", "FragmentStoreHealth"]
+# Of HTTP/2: how many streams a connection may have at a time.
+MAX_CONCURRENT_STREAMS = 3
 
 
 @pytest.mark.parametrize(
@@ -40,7 +46,7 @@ async def test_a_store_that_no_library_can_make_sense_of_costs_its_own_journal_a
     await cluster.delete("hostile/store")
 
 
-@pytest.mark.parametrize("method", ["Append", "Replicate", "Read", "List", "Apply", "ListFragments"])
+@pytest.mark.parametrize("method", METHODS)
 async def test_bytes_that_are_no_message_are_the_clients_fault(cluster: BrokerCluster, method: str) -> None:
     async with grpc.aio.insecure_channel(cluster.brokers["broker-0"].address) as channel:
         call: grpc.aio.StreamStreamMultiCallable[bytes, bytes]
@@ -80,3 +86,13 @@ async def test_registers_do_not_grow_without_bound(cluster: BrokerCluster) -> No
         await cluster.try_append("broker-0", "hostile/registers", b"x", union_registers=many)
     assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert (await cluster.try_append("broker-0", "hostile/registers", b"x")).commit.begin == 0
+
+
+async def test_a_connection_may_have_so_many_streams_and_no_more(cluster: BrokerCluster) -> None:
+    """Room for every journal that a peer replicates to it, and for calls: it is told when the connection begins."""
+    answered = await answer(cluster.brokers["broker-0"].port, PREFACE + frame(SETTINGS), until=frame(SETTINGS, ACK))
+    length, kind = int.from_bytes(answered[:3]), answered[3]
+    assert kind == SETTINGS
+    payload = answered[9 : 9 + length]
+    settings = dict(struct.unpack_from(">HI", payload, at) for at in range(0, length, 6))
+    assert settings[MAX_CONCURRENT_STREAMS] == 4096 + 1024

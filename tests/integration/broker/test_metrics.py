@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import aiohttp
 import grpc
 import pytest
@@ -9,7 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from protocol.gen import journal_pb2 as pb
-from tests.support.broker_cluster import BrokerCluster, eventually, journal_spec
+from tests.support.broker_cluster import BrokerCluster, broker_cluster, eventually, journal_spec
+from tests.support.etcd_server import EtcdServer
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
@@ -48,6 +51,21 @@ OF_GAZETTE = {
     "grpc_server_msg_received_total",
     "grpc_server_msg_sent_total",
     *_histogram("grpc_server_handling_seconds"),
+    "grpc_client_started_total",
+    "grpc_client_handled_total",
+    "grpc_client_msg_received_total",
+    "grpc_client_msg_sent_total",
+    *_histogram("grpc_client_handling_seconds"),
+}
+# What Gazette lacks: how long appends take, what is in no store yet, what lacks members, how far we are behind etcd.
+OF_OURS = {
+    *_histogram("gazette_append_stage_seconds"),
+    "gazette_append_held_back_seconds_total",
+    "gazette_spool_unpersisted_bytes",
+    "gazette_spool_unpersisted_oldest_seconds",
+    "gazette_allocator_under_replicated_items",
+    "gazette_keyspace_silence_seconds",
+    *_histogram("gazette_keyspace_apply_delay_seconds"),
 }
 
 
@@ -58,27 +76,27 @@ async def scraped(cluster: BrokerCluster, name: str) -> list[Sample]:
     return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
 
 
-async def primary_of(cluster: BrokerCluster, journal: str) -> str:
-    primary, _ = await cluster.route(journal)
-    assert primary is not None
-    return primary
-
-
-async def test_gazettes_metrics_have_their_names_to_the_letter(cluster: BrokerCluster) -> None:
+async def test_all_metrics_have_their_names_to_the_letter(cluster: BrokerCluster) -> None:
     name = "metrics/names"
     await cluster.apply(journal_spec(name))
     # The second of them begins a fragment, and the first is uploaded.
     for _ in range(2):
         await cluster.append("broker-0", name, bytes(1 << 16))
-    primary = await primary_of(cluster, name)
-    missing = OF_GAZETTE
+    primary, others = await cluster.route(name)
+    assert primary is not None
+    # The one that is no member asks another: of all calls between brokers only such a one ends.
+    spare = next(iter(set(cluster.brokers) - {primary, *others}))
+    await cluster.read(spare, name)
+    wanted = OF_GAZETTE | OF_OURS
+    missing = wanted
 
     async def is_complete() -> bool:
         nonlocal missing
-        missing = OF_GAZETTE - {sample.name for sample in await scraped(cluster, primary)}
+        samples = [*await scraped(cluster, primary), *await scraped(cluster, spare)]
+        missing = wanted - {sample.name for sample in samples}
         return not missing
 
-    await eventually(is_complete, lambda: f"samples of {sorted(missing)}")
+    await eventually(is_complete, lambda: f"samples of {sorted(missing)}", 20)
     names = {sample.name for sample in await scraped(cluster, primary)}
     assert {known for known in names if known.startswith("gazette_journal_server")} == {
         "gazette_journal_server_started_totals",
@@ -149,3 +167,64 @@ async def test_every_call_that_began_is_counted_as_completed_however_it_ends(clu
     for operation in ("Append", "Read", "List", "ListFragments"):
         assert await under_way(cluster, broker, operation) == 0
     assert await under_way(cluster, broker, "Replicate") == open_replications
+
+
+async def test_a_read_that_is_passed_on_is_counted_by_what_its_client_is_told(cluster: BrokerCluster) -> None:
+    name = "metrics/passed-on"
+    await cluster.apply(journal_spec(name))
+    head = (await cluster.append("broker-0", name, b"content")).commit.end
+    primary, others = await cluster.route(name)
+    spare = next(iter(set(cluster.brokers) - {primary or "", *others}))
+    before = await completed(cluster, spare)
+    (response,) = await cluster.responses(spare, name, head)
+    assert response.status == pb.OFFSET_NOT_YET_AVAILABLE
+
+    async def is_counted() -> bool:
+        now = await completed(cluster, spare)
+        return {key: now[key] - before.get(key, 0) for key in now if now[key] != before.get(key, 0)} == {
+            ("Read", "OFFSET_NOT_YET_AVAILABLE"): 1
+        }
+
+    await eventually(is_counted, "the read to be counted", 15)
+
+
+async def test_what_gazette_lacks_is_measured(shared_etcd: EtcdServer, tmp_path: Path) -> None:
+    """By a broker of its own, since others would add to it."""
+    async with broker_cluster(tmp_path, shared_etcd.endpoint, "/metrics-alone", "broker-0") as cluster:
+
+        async def value(name: str, **labels: str) -> float:
+            samples = await scraped(cluster, "broker-0")
+            return sum(one.value for one in samples if one.name == name and labels.items() <= one.labels.items())
+
+        async def becomes(expected: float, name: str) -> None:
+            seen = 0.0
+
+            async def holds() -> bool:
+                nonlocal seen
+                seen = await value(name)
+                return seen == expected
+
+            await eventually(holds, lambda: f"{name} to be {expected}: it is {seen}", 20)
+
+        assert await value("gazette_spool_unpersisted_bytes") == 0
+        assert await value("gazette_spool_unpersisted_oldest_seconds") == 0
+        await cluster.apply(journal_spec("alone/one", 1), journal_spec("alone/storeless", 1, stores=()))
+        for stage in ("turn", "stream", "commit"):
+            assert await value("gazette_append_stage_seconds_count", stage=stage) == 0
+        await cluster.append("broker-0", "alone/one", b"content")
+        for stage in ("turn", "stream", "commit"):
+            assert await value("gazette_append_stage_seconds_count", stage=stage) >= 1
+        # Its spool is open, and stays so.
+        assert await value("gazette_spool_unpersisted_bytes") == 7
+        assert await value("gazette_spool_unpersisted_oldest_seconds") > 0
+        # Of a journal without a store bytes are where they are to be.
+        await cluster.append("broker-0", "alone/storeless", b"more content")
+        assert await value("gazette_spool_unpersisted_bytes") == 7
+        # The first fragment is complete now, and goes to the store.
+        await cluster.append("broker-0", "alone/one", b"and more")
+        await becomes(8, "gazette_spool_unpersisted_bytes")
+
+        await cluster.apply(journal_spec("alone/two", 2))
+        await becomes(1, "gazette_allocator_under_replicated_items")
+        assert await value("gazette_keyspace_apply_delay_seconds_count") > 0
+        assert await value("gazette_keyspace_silence_seconds") >= 0

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import grpc
 import pytest
+from google.protobuf.message import Message
 
 from protocol.auth import Capability, Claims, Keys
+from protocol.codec import CompressionCodec
+from protocol.fragment import Fragment
 from protocol.gen import journal_pb2 as pb
 from protocol.gen.journal_pb2_grpc import JournalStub
 from protocol.selector import LabelSelector
@@ -75,6 +78,91 @@ async def test_every_call_needs_a_token_that_grants_it(shared_etcd: EtcdServer, 
             assert unknown.value.code() is grpc.StatusCode.UNAUTHENTICATED
         for broker in cluster.brokers.values():
             assert SECRET not in broker.log.read_text()
+
+
+BAD_NAME = "/a//b"
+# Which capability each of the seven needs, and a message that is well-formed and makes no sense.
+RPCS: dict[str, tuple[Capability, Message]] = {
+    "List": (
+        Capability.LIST,
+        pb.ListRequest(selector=pb.LabelSelector(include=pb.LabelSet(labels=[pb.Label(name="")]))),
+    ),
+    "Apply": (Capability.APPLY, pb.ApplyRequest(changes=[pb.ApplyRequest.Change()])),
+    "Read": (Capability.READ, pb.ReadRequest(journal=BAD_NAME)),
+    "Append": (Capability.APPEND, pb.AppendRequest(journal=BAD_NAME)),
+    "Replicate": (Capability.REPLICATE, pb.ReplicateRequest(content=b"without a proposal")),
+    "ListFragments": (Capability.READ, pb.FragmentsRequest(journal=BAD_NAME)),
+    "FragmentStoreHealth": (Capability.READ, pb.FragmentStoreHealthRequest(fragment_store="nowhere")),
+}
+
+
+async def test_every_rpc_tells_bad_tokens_missing_capabilities_and_bad_requests_apart(
+    shared_etcd: EtcdServer, prefix: str, tmp_path: Path
+) -> None:
+    assert set(RPCS) == {method.name for method in pb.DESCRIPTOR.services_by_name["Journal"].methods}
+    flags = ("--broker.auth-keys", SECRET)
+    async with broker_cluster(
+        tmp_path, shared_etcd.endpoint, prefix, NAMES[0], flags=flags, token=token(Capability.ALL)
+    ) as cluster:
+        async with grpc.aio.insecure_channel(cluster.brokers[NAMES[0]].address) as channel:
+
+            async def code(method: str, request: bytes, bearer: str | None) -> grpc.StatusCode:
+                call: grpc.aio.StreamStreamMultiCallable[bytes, bytes]
+                call = channel.stream_stream(f"/protocol.Journal/{method}")
+                metadata = () if bearer is None else (("authorization", f"Bearer {bearer}"),)
+                with pytest.raises(grpc.aio.AioRpcError) as failed:
+                    async for _ in call(iter([request]), timeout=10, metadata=metadata):
+                        pass
+                return failed.value.code()
+
+            answers = {
+                method: [
+                    await code(method, bad.SerializeToString(), None),
+                    await code(method, bad.SerializeToString(), token(Capability.ALL)[:-4] + "AAAA"),
+                    await code(method, bad.SerializeToString(), token(Capability.ALL & ~needed)),
+                    await code(method, bad.SerializeToString(), token(needed)),
+                    await code(method, b"\xff\xff", token(needed)),
+                ]
+                for method, (needed, bad) in RPCS.items()
+            }
+        told = grpc.StatusCode
+        expected = [told.UNAUTHENTICATED] * 2 + [told.PERMISSION_DENIED] + [told.INVALID_ARGUMENT] * 2
+        assert answers == dict.fromkeys(RPCS, expected)
+
+
+async def test_what_a_token_does_not_match_looks_to_every_rpc_as_if_it_did_not_exist(
+    shared_etcd: EtcdServer, prefix: str, tmp_path: Path
+) -> None:
+    flags = ("--broker.auth-keys", SECRET)
+    async with broker_cluster(
+        tmp_path, shared_etcd.endpoint, prefix, NAMES[0], flags=flags, token=token(Capability.ALL)
+    ) as cluster:
+        await cluster.apply(journal_spec(JOURNAL, 1))
+        header = (await cluster.append(NAMES[0], JOURNAL, b"line\n")).header
+        stub = cluster.stub(NAMES[0])
+
+        async def answers(journal: str) -> list[Message]:
+            replicating = stub.Replicate(timeout=10, metadata=cluster.metadata)
+            proposal = Fragment(journal, 0, 0, bytes(20), CompressionCodec.NONE).to_proto()
+            await replicating.write(pb.ReplicateRequest(header=header, proposal=proposal, acknowledge=True))
+            replicated = await replicating.read()
+            assert isinstance(replicated, pb.ReplicateResponse)
+            request = pb.FragmentsRequest(journal=journal)
+            found: list[Message] = [
+                *await cluster.responses(NAMES[0], journal),
+                await cluster.try_append(NAMES[0], journal, b"x"),
+                await stub.ListFragments(request, timeout=10, metadata=cluster.metadata),
+                replicated,
+                *await cluster.list(f"name={journal}"),
+            ]
+            return found
+
+        cluster.token = token(Capability.ALL, "name:prefix=other/")
+        hidden, missing = await answers(JOURNAL), await answers("test/missing")
+        assert hidden == missing
+        assert [answer.status for answer in hidden] == [pb.JOURNAL_NOT_FOUND] * 4  # type: ignore[attr-defined]
+        cluster.token = token(Capability.ALL, "name:prefix=test/")
+        assert await cluster.read(NAMES[0], JOURNAL) == b"line\n"
 
 
 async def test_brokers_and_clients_show_each_other_certificates(

@@ -8,12 +8,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
+import grpc
 import pytest
 
 from broker.client.client import Client
 from broker.client.journal_change import ANY_REVISION, Upsert
-from broker.client.outcome import UnknownOutcomeError
-from broker.client.retry import AtLeastOnce, Retry
+from broker.client.outcome import REFUSED_MARK, UnknownOutcomeError
+from broker.client.retry import NEVER, AtLeastOnce, Retry
 from broker.client.settings import ClientSettings
 from protocol.auth import Capability, Claims, Keys
 from protocol.errors import UnauthenticatedError, UnavailableError
@@ -118,6 +120,31 @@ async def test_a_killed_broker_loses_nothing(
     for name in ("a", "b", "c"):
         own = [line for line in lines if line.startswith(name.encode())]
         assert own == sorted(own), "a writer's lines are in its order"
+
+
+async def test_an_append_for_which_there_is_no_room_is_known_not_to_be_done(
+    shared_etcd: EtcdServer, prefix: str, tmp_path: Path
+) -> None:
+    """All of it is sent before the broker says so. It says so through another broker, too, and over HTTP."""
+    flags, module = ("--broker.spool-budget", "1000"), "tests.support.planted_broker waits-little-for-room"
+    async with (
+        broker_cluster(tmp_path, shared_etcd.endpoint, prefix, *NAMES[:2], flags=flags, module=module) as cluster,
+        client_of(cluster, NEVER) as client,
+    ):
+        await cluster.apply(journal_spec(JOURNAL, 1))
+        await cluster.append(NAMES[0], JOURNAL, bytes(2000))
+        for _ in range(2):
+            with pytest.raises(UnavailableError, match="the budget is 1000"):
+                await client.append(JOURNAL, b"more")
+        for name in NAMES[:2]:
+            with pytest.raises(grpc.aio.AioRpcError) as failed:
+                await cluster.try_append(name, JOURNAL, b"more")
+            assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert REFUSED_MARK in tuple(failed.value.trailing_metadata())
+            async with aiohttp.ClientSession() as session:
+                answer = await session.put(f"{cluster.brokers[name].gateway}/{JOURNAL}", data=b"more")
+                assert answer.status == 503
+        assert await cluster.read(NAMES[0], JOURNAL) == bytes(2000)
 
 
 async def test_a_cluster_that_wants_tokens_and_certificates_gets_them(

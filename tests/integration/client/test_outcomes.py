@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from broker.client.client import Client
-from broker.client.outcome import UnknownOutcomeError
+from broker.client.outcome import REFUSED_MARK, FailedCallError, UnknownOutcomeError
 from broker.client.retry import NEVER, AtLeastOnce, Retry
 from broker.client.retrying_read import Jump
 from broker.client.settings import ClientSettings
@@ -102,6 +102,25 @@ async def test_without_an_answer_the_outcome_is_unknown_and_nothing_is_repeated(
         with pytest.raises(UnknownOutcomeError, match=JOURNAL):
             await client.append(JOURNAL, b"hello")
     assert len(broker.received) == 1
+
+
+async def test_a_failure_that_is_marked_as_one_before_the_commit_is_tried_again() -> None:
+    """Though all of it was sent, and without asking first whether appends get through at all."""
+    marked = Turn(code=grpc.StatusCode.UNAVAILABLE, details="no room", trailers=(REFUSED_MARK,))
+    async with scripted_broker(marked, marked, Turn([appended(0, 5)])) as broker, client_of(broker) as client:
+        assert (await client.append(JOURNAL, b"hello")).end == 5
+    assert [contents(call) for call in broker.received] == [b"hello"] * 3
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [(grpc.StatusCode.UNAVAILABLE, UnavailableError), (grpc.StatusCode.FAILED_PRECONDITION, FailedCallError)],
+)
+async def test_a_failure_that_is_marked_is_a_refusal(code: grpc.StatusCode, error: type[Exception]) -> None:
+    marked = Turn(code=code, details="no room", trailers=(REFUSED_MARK,))
+    async with scripted_broker(marked) as broker, client_of(broker) as client:
+        with pytest.raises(error, match="no room"):
+            await client.append(JOURNAL, b"hello", retry=NEVER)
 
 
 async def test_at_least_once_repeats_what_may_have_been_done() -> None:

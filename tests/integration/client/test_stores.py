@@ -22,6 +22,7 @@ from protocol.errors import CorruptError
 from protocol.fragment import Fragment
 from protocol.gen import journal_pb2 as pb
 from protocol.route import EtcdRevision, Header, ProcessId, Route
+from tests.support.metrics import metric
 from tests.support.scripted_broker import ScriptedBroker, Turn, scripted_broker
 
 JOURNAL = "acme/orders"
@@ -118,6 +119,10 @@ def requests(broker: ScriptedBroker) -> list[pb.ReadRequest]:
     return [pb.ReadRequest.FromString(call.messages[0]) for call in broker.received]
 
 
+def opened_length(codec: CompressionCodec) -> float:
+    return metric("gazette_fragment_open_content_length_total", journal=JOURNAL, codec=codec.name)
+
+
 @pytest.mark.parametrize("unpacks", [False, True], ids=["as it is", "a store that unpacks"])
 @pytest.mark.parametrize("knows_ranges", [True, False], ids=["ranges", "no ranges"])
 @pytest.mark.parametrize("begin", [0, 1234])
@@ -128,8 +133,9 @@ async def test_a_fragment_is_read_by_its_url(
     content = b"".join(b"%07d\n" % at for at in range(300_000))
     fragment = fragment_of(0, content, codec)
     path = "/a%2Fb?offload" if codec is OFFLOAD else "/a%2Fb?X-Signature=%2F%2B"
+    stored, length_before = packed(codec, content), opened_length(codec)
     async with (
-        served(Store({path: packed(codec, content)}, knows_ranges, unpacks)) as store,
+        served(Store({path: stored}, knows_ranges, unpacks)) as store,
         scripted_broker() as broker,
         client_of(broker) as client,
     ):
@@ -138,6 +144,8 @@ async def test_a_fragment_is_read_by_its_url(
         assert await client.read(JOURNAL, begin, block=False).read() == content[begin:]
     assert [request.do_not_proxy for request in requests(broker)] == [True, True]
     assert len(store.gets) == 1
+    sent = content if unpacks and codec is OFFLOAD else stored
+    assert opened_length(codec) - length_before == len(sent)
 
 
 async def test_the_next_fragment_is_opened_while_one_is_read() -> None:
@@ -218,10 +226,12 @@ async def test_files_are_read_below_their_root_and_nowhere_else(tmp_path: Path) 
         async with scripted_broker() as broker, client_of(broker, root) as client:
             found = metadata(fragment, url, 0, fragment.end, broker.endpoint)
             proxied = pb.ReadResponse(offset=0, content=content).SerializeToString()
+            length_before = opened_length(NONE)
             turns = [Turn([found]), *([] if is_direct else [Turn([found, proxied])]), Turn([at_head(fragment.end)])]
             await broker.add(*turns)
             assert await client.read(JOURNAL, block=False).read() == content
             assert len(broker.received) == len(turns)
+            assert opened_length(NONE) - length_before == (len(content) if is_direct else 0)
 
 
 async def test_without_a_root_brokers_read_files_for_us() -> None:

@@ -11,14 +11,16 @@ from typing import Any
 import grpc
 import pytest
 
-from broker.peers import SEND_BYTES_MAX, Peer, PeerChannels
+from broker.peer import Peer
+from broker.peers import SEND_BYTES_MAX, PeerChannels
 from protocol.auth import Capability, Keys
 from protocol.route import ProcessId
 from protocol.rpc.authorization import Authorizer, TokenSigner
 from protocol.rpc.server import RpcServer
 from protocol.selector import LabelSelector
+from tests.support.etcd_server import free_port
 from tests.support.http2 import ping_counter
-from tests.support.metrics import wait_for
+from tests.support.metrics import metric, wait_for
 from tests.support.rpc_service import SERVICE, UNSIGNED, Echo, now_s, peer_at, serving
 
 KEYS = Keys.parse("c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3JldA==")
@@ -97,6 +99,55 @@ async def test_a_call_to_a_peer_that_is_not_there_fails_at_once_and_works_when_i
             except grpc.aio.AioRpcError:
                 await asyncio.sleep(0.01)
         await server.stop(0)
+
+
+def counted(what: str, method: str, kind: str, **labels: str) -> float:
+    return metric(f"grpc_client_{what}", grpc_service=SERVICE, grpc_method=method, grpc_type=kind, **labels)
+
+
+async def test_calls_of_peers_are_counted_as_gazette_counts_them() -> None:
+    methods = {
+        "Replicate": ("bidi_stream", "Canceled", 2, 2),
+        "Append": ("client_stream", "OK", 2, 1),
+        "Read": ("server_stream", "OK", 1, 3),
+        "ListFragments": ("unary", "Unavailable", 1, 0),
+    }
+
+    def counts() -> dict[str, list[float]]:
+        return {
+            method: [
+                counted("started_total", method, kind),
+                counted("handled_total", method, kind, grpc_code=code),
+                counted("msg_sent_total", method, kind),
+                counted("msg_received_total", method, kind),
+                counted("handling_seconds_count", method, kind),
+            ]
+            for method, (kind, code, _, _) in methods.items()
+        }
+
+    before = counts()
+    async with serving(Echo()) as (_, port), peer_channels() as channels:
+        peer = peer_at(port)
+        replicate = channels.replicate(peer, "a/journal")
+        for _ in range(2):
+            await replicate.write(b"one")
+            await replicate.read()
+        replicate.cancel()
+        append = channels.append(peer, "a/journal")
+        await append.write(b"one")
+        await append.write(b"two")
+        await append.done_writing()
+        await append
+        assert len([part async for part in channels.read(peer, "a/journal", b"3")]) == 3
+        with pytest.raises(grpc.aio.AioRpcError):
+            await channels.list_fragments(peer_at(free_port()), "a/journal", b"x")
+        expected = {
+            method: [begun + 1, ended + 1, sent + out, received + in_, took + 1]
+            for (method, (_, _, out, in_)), (begun, ended, sent, received, took) in zip(
+                methods.items(), before.values(), strict=True
+            )
+        }
+        await wait_for(lambda: counts() == expected)
 
 
 async def test_a_message_that_a_peer_would_not_take_is_not_sent() -> None:

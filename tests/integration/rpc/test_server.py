@@ -26,6 +26,7 @@ from protocol.errors import (
 )
 from protocol.gen import journal_pb2
 from protocol.rpc.authorization import REFUSAL, Authorizer, Metadata
+from protocol.rpc.method import Call, Rules, unary_unary
 from protocol.rpc.server import RpcServer, ServerLimits
 from protocol.selector import LabelSelector
 from tests.support.metrics import metric, wait_for
@@ -33,6 +34,7 @@ from tests.support.rpc_service import (
     SERVICE,
     Echo,
     now_s,
+    same,
     serving,
     stream_stream_of,
     stream_unary_of,
@@ -182,6 +184,22 @@ async def test_a_failed_call_of_a_peer_is_passed_on_unless_it_is_about_us(caplog
 
 def decode(raw: bytes) -> Any:
     return journal_pb2.AppendRequest.FromString(raw)
+
+
+async def test_what_is_told_at_the_end_comes_with_a_failure_too() -> None:
+    async def tell_and_fail(_: bytes, call: Call[bytes, bytes]) -> bytes:
+        call.tell_at_end("told-as", "something")
+        raise UnavailableError("try again")
+
+    method = unary_unary("Apply", same, same, tell_and_fail, Rules(None))
+    server = RpcServer({SERVICE: [method]}, Authorizer(None, now_s))
+    port = server.listen("127.0.0.1:0")
+    await server.start()
+    async with channel_to(port) as channel:
+        with pytest.raises(grpc.aio.AioRpcError, match="try again") as failed:
+            await unary_unary_of(channel, "Apply")(b"x")
+    assert ("told-as", "something") in tuple(failed.value.trailing_metadata())
+    await server.stop(0)
 
 
 async def test_a_message_that_cannot_be_read_is_the_clients_mistake() -> None:

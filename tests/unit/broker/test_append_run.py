@@ -555,6 +555,53 @@ def test_a_disk_that_fails_at_a_peer_fails_the_append_and_the_next_goes_on() -> 
     assert after.commit.begin == 5
 
 
+# Whether an append that failed was surely not done.
+
+
+def test_before_the_commit_is_proposed_a_failure_means_that_it_was_not_done() -> None:
+    cluster = three()
+    settled(cluster, b"first")
+    client = cluster.append(A, b"second")
+    cluster.brokers[A].spool.fault = OSError("disk full")
+    cluster.run()
+    assert isinstance(client.outcome, UnavailableError)
+    assert not client.run.may_be_done
+    too_slow = cluster.append(A, b"third", ends="open")
+    too_slow.script.append(Failed(BROKEN))
+    cluster.run()
+    assert too_slow.outcome is BROKEN
+    assert not too_slow.run.may_be_done, "to roll back is not to commit"
+    refused = RecordingPort()
+    run = AppendRun(AppendOpening(JOURNAL), refused, refused)
+    run.start()
+    refused.resolved(BROKEN)
+    assert not run.may_be_done
+
+
+def test_once_the_commit_is_proposed_nobody_can_tell_from_a_failure() -> None:
+    cluster = three()
+    settled(cluster, b"first")
+    client = cluster.append(A, b"second")
+    while client.can_feed:
+        client.feed()
+    cluster.wires[1].break_off()
+    cluster.run()
+    assert isinstance(client.outcome, UnavailableError)
+    assert client.run.may_be_done
+    assert settled(cluster).commit.begin == 11, "it was done, at those who are left"
+
+
+def test_once_an_operator_has_confirmed_a_reset_nobody_can_tell_from_a_failure() -> None:
+    run, port = streaming()
+    run.fsm.state = State.CONFIRM_RESET
+    run.feed(Intent())
+    assert not run.may_be_done
+    run.feed(End())
+    port.ready(BROKEN)
+    assert port.outcomes == [BROKEN]
+    assert run.may_be_done
+
+
 def test_a_member_that_is_new_makes_all_begin_a_fragment() -> None:
     cluster = three()
     settled(cluster, b"first")

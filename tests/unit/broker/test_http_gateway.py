@@ -204,6 +204,12 @@ async def test_an_append_of_which_the_outcome_is_unknown_is_not_to_be_repeated()
     assert b"may be committed or not" in answer.body
 
 
+async def test_an_append_that_surely_was_not_done_may_be_repeated() -> None:
+    async with served_gateway(MemoryJournals(loses_commits=True, marks_failures=True)) as served:
+        answer = await exchange(served.port, PUT, b"x")
+    assert (answer.code, answer.headers["retry-after"]) == (503, "1")
+
+
 async def test_a_put_waits_a_moment_for_a_primary() -> None:
     journals = MemoryJournals(status=pb.NO_JOURNAL_PRIMARY_BROKER)
     async with served_gateway(journals) as served, asyncio.TaskGroup() as tasks:

@@ -15,8 +15,10 @@ from broker.replication_wire import decode, decode_answer, encode_answer
 from broker.resolution import MisdirectedError, Resolution, Wanted
 from fragment.spool import CopyEnd, EpochMark, Proposal
 from protocol.codec import CompressionCodec
+from protocol.endpoint import check_endpoint
 from protocol.errors import GazetteError, Status, UnavailableError, ValidationError
 from protocol.fragment import Fragment
+from protocol.gen import journal_pb2 as pb
 from protocol.label import LabelSet
 from protocol.route import Header, ProcessId, Route
 from tests.support.broker_cores import (
@@ -624,6 +626,25 @@ class Replay:
     def collect(self) -> None:
         self.answers += self.port.answers
         self.port.answers.clear()
+
+
+@pytest.mark.parametrize("endpoints", [("http://a:80", "", "http://c:80"), ("", "", ""), None])
+@pytest.mark.parametrize("status", [Status.OK, Status.WRONG_ROUTE, Status.JOURNAL_NOT_FOUND])
+def test_an_answer_has_an_endpoint_for_each_member_and_leaves_none_of_them_out(
+    status: Status, endpoints: tuple[str, ...] | None
+) -> None:
+    """Whoever finds a member without one may exit, and whoever misses a member takes the Route for another."""
+    told = header_of(route_of(A, B, C))
+    told = replace(told, route=replace(told.route, endpoints=endpoints))
+    raw = encode_answer(Answer(status, told))
+    header = pb.ReplicateResponse.FromString(raw).header
+    assert len(header.route.endpoints) == 3
+    for endpoint, known in zip(header.route.endpoints, endpoints or ("", "", ""), strict=True):
+        check_endpoint(endpoint)
+        assert endpoint == (known or "http://unreachable.invalid")
+    read = decode_answer(raw)
+    assert read.header is not None
+    assert read.header.route.equivalent(told.route)
 
 
 def wire_fields(answer: Answer) -> tuple[object, ...]:

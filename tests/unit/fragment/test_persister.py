@@ -125,7 +125,12 @@ async def test_a_completed_spool_is_stored_and_its_files_go(tmp_path: Path) -> N
         completed = held.spool(b"hello ", b"world\n")
         held.persister.complete(completed, EPOCH.create_revision, primary=True)
         assert held.persister.waiting == [completed.spool.fragment]
+        assert held.persister.waiting_bytes == 12
+        assert completed.spool.first_append_ns is not None
+        assert held.persister.oldest_append_ns() == completed.spool.first_append_ns
         await held.persister.finish()
+        assert not held.persister.waiting_bytes
+        assert held.persister.oldest_append_ns() is None
         name = f"one/{completed.spool.fragment.content_path}"
         assert held.objects() == {name: b"hello world\n"}
         assert held.persisted == [replace(completed.spool.fragment, backing_store="file:///one/")]
