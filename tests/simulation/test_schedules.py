@@ -16,9 +16,69 @@ from typing import Any
 
 import pytest
 
+from tests.simulation import staged_mutants
 from tests.simulation.cluster import Run, run
 from tests.simulation.faults import Fault, FaultKind, Options, broker_names
 from tests.simulation.history import Outcome
+from tests.simulation.stage import BrokenError, Stage
+
+Act = Callable[[], None]
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+ACTED: list[tuple[Act, tuple[Plant, ...]]] = []
+
+
+def broken_by(*mistakes: Plant) -> Callable[[Act], Act]:
+    """A schedule, with mistakes that it is to find."""
+
+    def keep(act: Act) -> Act:
+        ACTED.append((act, mistakes))
+        return act
+
+    return keep
+
+
+@broken_by(staged_mutants.answer_the_older_stream)
+def the_older_stream_of_a_primary_that_does_not_know() -> None:
+    """A planned move, of which the old primary has yet to hear: it is a member beyond doubt, and has its streams."""
+    stage = Stage(lease_ttl_s=20)
+    stage.store.faults.is_down = True
+    stage.lead_from_elsewhere()
+    old, *peers = stage.assigned
+    stage.append()
+    stage.clog([stage.etcd.node], [old])
+    stage.drain(old)
+    stage.change_replication(2)
+    stage.until(lambda: old not in stage.assigned, "the journal is with others")
+    known = {peer: stage.replica_of(peer).taken_revision for peer in peers}
+    stage.until(
+        lambda: all(stage.replica_of(peer).taken_revision > known[peer] for peer in peers), "their spools are taken"
+    )
+    unheard = stage.send(old)
+    stage.wait(1.0)
+    stage.kill(*stage.cluster.brokers)
+    stage.unclog([stage.etcd.node], [old])
+    stage.start(*stage.cluster.brokers)
+    stage.finish()
+    stage.expect(unheard.outcome is Outcome.UNKNOWN, "its peers answer nothing, and it acknowledges nothing")
+
+
+@pytest.mark.parametrize("act", [act for act, _ in ACTED], ids=lambda act: act.__name__)
+def test_a_schedule_is_acted_out(act: Act) -> None:
+    act()
+
+
+@pytest.mark.parametrize(
+    ("act", "plant"),
+    [(act, plant) for act, mistakes in ACTED for plant in mistakes],
+    ids=lambda part: part.__name__,
+)
+def test_a_schedule_breaks_with_a_planted_mistake(act: Act, plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a promise that is not kept, and not because the schedule could not be acted out or the cores noticed."""
+    plant(monkeypatch)
+    with pytest.raises(BrokenError):
+        act()
+
 
 NAMES = broker_names(replace(Options.draw(1), brokers=4))
 STORE_IS_DOWN = Fault(0.5, FaultKind.STORE_DOWN, lasts_s=12.0)
