@@ -8,8 +8,10 @@ chance, and are found by the schedules that are about it.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -55,6 +57,12 @@ class Mutant:
 
     def __str__(self) -> str:
         return self.name.replace(" ", "-")
+
+
+def users_of(name: str) -> list[ModuleType]:
+    """The modules of the broker that have this function of ``durable_head``, which has to be planted in each."""
+    loaded = [module for at, module in sys.modules.items() if at.startswith("broker.") and hasattr(module, name)]
+    return [module for module in loaded if module is not durable_head]
 
 
 def _acknowledge_early(patch: Patch) -> None:
@@ -389,3 +397,8 @@ MUTANTS = (
     Mutant("close though the replica is live", _close_though_live, (FaultKind.DROPS, *_COPIES), (4, 2), caught_by=19),
     Mutant("begin anew where nobody knows the end", _begin_anew, (FaultKind.KILL,), (4, 1), caught_by=19),
 )
+
+
+def planted(name: str) -> Callable[[Patch], None]:
+    """How the one of that name is planted."""
+    return next(mutant.plant for mutant in MUTANTS if mutant.name == name)

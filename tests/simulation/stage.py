@@ -12,23 +12,30 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from allocator.key_event import StoredKey
 from allocator.keys import member_key, members_prefix
 from broker.broker_member import BrokerMember
 from broker.durable_head import DurableHead, Epoch, head_key
+from broker.journal_item import ZONES
+from broker.pipeline import Ask
 from fragment.spool import EpochMark
-from protocol.journal import SuspendMode
+from protocol.journal import Suspend, SuspendLevel, SuspendMode
 from tests.simulation.broker_node import ROOT, BrokerNode, node_of, process_id
-from tests.simulation.client import AppendCall, Plan
+from tests.simulation.client import AppendCall, Plan, Reader
 from tests.simulation.cluster import Cluster
+from tests.simulation.etcd_gate import Deafness, HeadGate
 from tests.simulation.failure_report import failure_report
 from tests.simulation.faults import Options
 from tests.simulation.history import Append, Outcome
 from tests.simulation.network import Cut
 from tests.simulation.sim_replica import SimulatedReplica
-from tests.simulation.spans import Span
+from tests.simulation.sim_replication import REPLICATE
+from tests.simulation.spans import Span, joined
 from tests.simulation.world import Node
 
 WITHIN_S = 60.0
+
+_TOO_EARLY = ("NO_JOURNAL_PRIMARY_BROKER", "NOT_JOURNAL_PRIMARY_BROKER", "INSUFFICIENT_JOURNAL_BROKERS")
 
 
 class UnreachedError(Exception):
@@ -143,6 +150,41 @@ class Stage:
         stored = self.etcd.get(member_key(ROOT, *own_id))
         return None if stored is None else BrokerMember.decoded(*own_id, stored.raw)
 
+    def copy_of(self, node: Node) -> EpochMark | None:
+        """Of which epoch its last commit is."""
+        replica = self.replica(node)
+        copy = replica.worker.spool.copy if replica is not None else None
+        return None if copy is None else copy.epoch
+
+    def asked(self, primary: Node) -> list[Ask]:
+        """What its pipeline has asked its members, and not all have answered."""
+        pipeline = self.replica_of(primary).pipeline.peek()
+        assert pipeline is not None
+        return list(pipeline._asked)  # noqa: SLF001 -- nobody else is to know
+
+    def read_spans(self) -> list[Span]:
+        """What readers got."""
+        return joined((chunk.offset, chunk.end) for chunk in self.cluster.history.chunks)
+
+    def records(self) -> list[DurableHead]:
+        """All that were on record, one after the other."""
+        events = self.etcd.history(head_key(ROOT, self.journal), 0, self.etcd.revision)
+        return [DurableHead.decoded(event.raw) for _, of in events for event in of if isinstance(event, StoredKey)]
+
+    def ends_of(self, number: int) -> set[int]:
+        """Where an epoch was closed, by what was ever on record."""
+        epochs = [epoch for record in self.records() for epoch in record.epochs if epoch.number == number]
+        return {epoch.end for epoch in epochs if epoch.end is not None}
+
+    def content_length(self, node: Node) -> int:
+        """Of all spools in its directory."""
+        disk = self.cluster.disks[node.name]
+        return sum(len(disk.bytes_of(name)[1] or b"") for name in disk.names)
+
+    def log_length(self, node: Node) -> int:
+        disk = self.cluster.disks[node.name]
+        return sum(len(disk.bytes_of(name)[0]) for name in disk.names)
+
     def cut(self, *nodes: Node) -> list[Span]:
         """What these have dropped."""
         return [span for name, span in self.cluster.cuts if name in {node.name for node in nodes}]
@@ -195,6 +237,10 @@ class Stage:
         for node in nodes:
             self.world.restart(node)
 
+    def until_serving(self, *nodes: Node) -> None:
+        """They have done what comes before anybody knows of them, and are members."""
+        self.until(lambda: all(node.is_up and self.program(node).is_settled for node in nodes), f"{nodes} are back")
+
     def lose_directory(self, *nodes: Node) -> None:
         """Of those that are not up."""
         for node in nodes:
@@ -204,6 +250,37 @@ class Stage:
     def drain(self, node: Node) -> None:
         node.after(0.0, self.program(node).drain)
         self.until(lambda: (told := self.member(node)) and told.exiting, f"{node.name} says that it leaves")
+
+    def is_taken(self, nodes: Sequence[Node]) -> Callable[[], bool]:
+        """Whether their spools were taken for a later Route since now."""
+        known = {node: self.replica_of(node).taken_revision for node in nodes}
+        return lambda: all(self.replica_of(node).taken_revision > known[node] for node in nodes)
+
+    def gate(self, node: Node) -> HeadGate:
+        return HeadGate(self.program(node), head_key(ROOT, self.journal))
+
+    def deafen(self, node: Node) -> Deafness:
+        return Deafness(self.program(node))
+
+    def break_streams(self, node: Node) -> None:
+        """Those that it replicates through."""
+        for end in self.network.streams_of(node):
+            if end.method == REPLICATE:
+                self.network.lose(end, Cut.REJECTED)
+
+    def fill_store(self) -> None:
+        """Nothing gets into it, so that all there is of the journal is on the disks of brokers."""
+        self.store.faults.is_full = True
+
+    def heal_store(self) -> None:
+        self.store.heal()
+
+    def ask_for(self, replication: int, zone: str) -> None:
+        """For so many brokers, all of that zone."""
+        spec = self.cluster.spec_of(self.journal)
+        assert spec is not None
+        labels = spec.labels.remove(ZONES).add(ZONES, zone)
+        self.cluster.put_spec(replace(spec, replication=replication, labels=labels))
 
     def change_replication(self, replication: int) -> None:
         self.cluster.change_replication(0, replication)
@@ -255,17 +332,78 @@ class Stage:
         raise BrokenError(f"appends are not taken any more: {why}")
 
     def refused(self, at: Node) -> str:
-        """Have something appended that is refused, and say why."""
-        append = self.told(self.send(at))
-        return append.why if append.outcome is Outcome.FAILED else append.outcome.name
+        """Have something appended that is refused, once there is somebody to do so, and say why."""
+        return self._insist(lambda: self.send(at))
+
+    def reset(self, at: Node, offset: int) -> str:
+        """As ``reset-head`` does. What came of it."""
+        return self._insist(lambda: self.ask(at, offset=offset))
+
+    def _insist(self, send: Callable[[], Append]) -> str:
+        """Until there is an answer by somebody who can tell."""
+        for _ in range(20):
+            append = self.told(send())
+            if append.outcome is not Outcome.UNKNOWN and append.why not in _TOO_EARLY:
+                return append.why or append.outcome.name
+            self.wait(1.0)
+        raise UnreachedError("nobody answers")
+
+    def disown(self) -> None:
+        """Nothing of what was acknowledged so far is to be kept, by the word of an operator."""
+        for append in self.cluster.history.appends:
+            if append.outcome is Outcome.OK and append.content:
+                append.outcome = Outcome.UNKNOWN
+
+    @property
+    def suspended(self) -> Suspend:
+        spec = self.cluster.spec_of(self.journal)
+        assert spec is not None
+        return spec.suspend or Suspend()
+
+    def suspend(self, level: SuspendLevel) -> None:
+        for _ in range(20):
+            if self.suspended.level == level:
+                return
+            self.told(self.ask(self.assigned[0], suspend=SuspendMode.NOW))
+            self.wait(0.5)
+        raise UnreachedError(f"it is not suspended to {level.name}")
+
+    def prune(self) -> None:
+        """As retention does: all that is in the store is removed, and everybody has seen that."""
+        record = self.record
+        assert record is not None
+        through = max(span.end for span in self.objects())
+        self.etcd.put(head_key(ROOT, self.journal), replace(record, pruned_through=through).encoded())
+        self.store.remove_journal(self.journal)
+        self.wait(15.0)
+
+    def create_again(self) -> None:
+        """Deleted, and created under the same name."""
+        revision = self.mark.create_revision
+        self.cluster.recreate(0)
+        self.until(lambda: self.record is None or self.mark.create_revision > revision, "it is created again")
+
+    def flip(self, node: Node, offset: int) -> None:
+        """A bit of the journal's byte there is another one on its disk."""
+        self.cluster.disks[node.name].flip(offset)
+
+    def read(self, at: Node, end: int) -> None:
+        """Have somebody read all of it there."""
+        node = self.world.node(f"reader-{len(self.world.nodes)}")
+        reader = Reader(node, node.name, self.cluster.scene, self.journal, at)
+        reader.create_revision, reader.target = self.mark.create_revision, end
+        if not self.world.run(self.world.now_s + WITHIN_S, reader.has_all):
+            raise BrokenError(f"{at.name} gives readers nothing beyond {reader.position}")
 
     # The end.
 
-    def finish(self) -> None:
-        """Everyone returns. All that was promised must hold, and the journal take appends again without an operator."""
+    def finish(self, *, over_budget: bool = False) -> None:
+        """Everyone returns. All that was promised must hold, and the journal take appends again without an operator.
+
+        `over_budget` if more was lost than must be survived: then nothing different may be served, and that is all."""
         cluster = self.cluster
         cluster.start_clients()
-        violations = cluster.end()
+        violations = cluster.end(over_budget=lambda: over_budget)
         if violations:
             raise BrokenError(failure_report(cluster.options, (), self.world, cluster.history, violations))
 
