@@ -24,8 +24,8 @@ def overtaken() -> None:
     stage.append()
     alone, number = committed_alone(stage, first, others), stage.last.number
     stage.kill(first)
-    stage.unclog([first], others)
     stage.until_next_epoch()
+    stage.unclog([first], others)
     after = stage.append(length=60)
     stage.arose(after.begin == alone.begin < after.end < alone.end, "the others went on with something else")
     stage.break_streams(stage.assigned[0])
@@ -92,7 +92,7 @@ def held_by_others_than_assigned() -> None:
     holders = stage.holders
     promised, number = stage.append(), stage.last.number
     stage.kill(*holders)
-    stage.until(lambda: set(stage.assigned) == set(stage.others(*holders)), "others are assigned")
+    stage.until_assigned(2)
     stage.expect(stage.refused(stage.assigned[0]) == UNPROVEN, "nobody goes on without a holder")
     stage.start(*holders)
     stage.until(lambda: stage.ends_of(number), "the epoch is closed")
@@ -128,7 +128,7 @@ def all_directories_lost() -> None:
     stage.lose_directory(*everyone)
     stage.heal_store()
     stage.start(*everyone)
-    stage.until(lambda: len(stage.assigned) == 3, "the journal is assigned")
+    stage.until_assigned(3)
     stage.arose(not stage.objects(), "the index is empty")
     for _ in range(3):
         stage.expect(stage.refused(stage.assigned[0]) == UNPROVEN, "nobody begins anew in silence")

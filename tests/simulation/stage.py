@@ -219,7 +219,7 @@ class Stage:
 
     def lead_from_elsewhere(self) -> None:
         """Have somebody else than the journal's primary assign journals, so that either can be held up by itself."""
-        for _ in range(8):
+        for _ in range(20):
             first = self.assigned[0]
             if first is not self.leader:
                 return
@@ -240,6 +240,15 @@ class Stage:
     def until_serving(self, *nodes: Node) -> None:
         """They have done what comes before anybody knows of them, and are members."""
         self.until(lambda: all(node.is_up and self.program(node).is_settled for node in nodes), f"{nodes} are back")
+
+    def until_assigned(self, count: int) -> None:
+        """To so many that are there: whoever died before is not among them any more."""
+
+        def is_assigned() -> bool:
+            assigned = self.assigned
+            return len(assigned) == count and all(node.is_up and self.program(node).is_settled for node in assigned)
+
+        self.until(is_assigned, f"{count} brokers are assigned")
 
     def lose_directory(self, *nodes: Node) -> None:
         """Of those that are not up."""
