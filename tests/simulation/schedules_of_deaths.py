@@ -326,6 +326,24 @@ def two_close_at_once_the_shorter_first() -> None:
     close_at_once(Stage(), is_longer_first=False)
 
 
+@broken_by(planted("use an epoch before it is recorded"))
+def killed_before_it_is_recorded() -> None:
+    """What opens an epoch is on its way to etcd, and never gets there."""
+    stage = Stage()
+    stage.fill_store()
+    stage.append()
+    first = stage.assigned[0]
+    gate = stage.gate(first)
+    stage.break_streams(first)
+    unheard = stage.send(first)
+    stage.until(lambda: gate.is_wanted, "an epoch is to be opened")
+    stage.wait(1.0)
+    stage.kill(*stage.cluster.brokers)
+    stage.start(*stage.cluster.brokers)
+    stage.finish()
+    stage.expect(unheard.outcome is Outcome.UNKNOWN, "nothing is acknowledged before it is recorded")
+
+
 @broken_by(planted("take silence for success"))
 def answer_lost() -> None:
     stage = Stage()
