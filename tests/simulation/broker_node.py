@@ -127,7 +127,7 @@ class BrokerNode:
         self.keeping = CopyKeeping(self._access, ROOT, self._directory, self.persister, self._has_replica)
         self._replica_count = 0
         self._served: dict[_Served, None] = {}
-        self._is_draining = self._is_drained = self._is_stopping = self._is_exiting = False
+        self._is_draining = self._is_drained = self._is_stopping = self._has_resigned = self._is_exiting = False
         self._start()
 
     # Becoming a member.
@@ -200,7 +200,7 @@ class BrokerNode:
             self._allocator.changed()
 
     def _observe(self, update: Update[BrokerEntity]) -> None:
-        if self.resolver is None or self._is_stopping:
+        if self.resolver is None or self._has_resigned:
             return
         member = update.view.get(self._member_key)
         if member is None or member.lease != self.lease_id:
@@ -213,7 +213,9 @@ class BrokerNode:
 
     def _lost(self, why: str) -> None:
         self.node.note("lease is lost", why)
-        self._wind_down(0.0)
+        if not self._has_resigned:
+            self._stop_serving(0.0)
+            self._end_membership()
 
     def drain(self) -> None:
         """As SIGTERM asks for: hand everything over, then go."""
@@ -247,26 +249,36 @@ class BrokerNode:
             self.node.after(0.5, self._await_drained)
 
     def _leave(self) -> None:
+        """What nobody took over ends here, and where it ends is recorded, while this broker is a member beyond doubt.
+        Only then it ceases to be one."""
         if not self._is_stopping:
+            self._stop_serving(_GRACE_S)
+            self.node.after(_UPLOAD_S, self._resign)
+            self._settle_then(self._resign)
+
+    def _resign(self) -> None:
+        if not self._has_resigned:
             self._keeping.release()
             self._access.revoke_lease(self.lease_id, lambda _: None)
-            self._wind_down(_GRACE_S)
+            self._end_membership()
 
-    def _wind_down(self, grace_s: float) -> None:
-        """Nothing is ours to serve any more. Calls end, replicas are given up, and what they held is uploaded."""
-        if self._is_stopping:
-            return
+    def _stop_serving(self, grace_s: float) -> None:
+        """Nothing is ours to serve any more. Calls end, and replicas are given up."""
         self._is_stopping = True
-        self._allocator.stop()
-        self._mirror.stop()
-        self.node.after(_UPLOAD_S, self._exit)
-        if self.resolver is not None:
+        if self.resolver is not None and not self.resolver.is_stopped:
             self.resolver.stop()
         if grace_s:
             self.node.after(grace_s, self._abort_calls)
         else:
             self._abort_calls()
-        self._upload_rest()
+
+    def _end_membership(self) -> None:
+        """What is left of it is to upload what replicas held."""
+        self._has_resigned = True
+        self._allocator.stop()
+        self._mirror.stop()
+        self.node.after(_UPLOAD_S, self._exit)
+        self._settle_then(partial(self.persister.finish_then, self._exit))
 
     def _abort_calls(self) -> None:
         for served in list(self._served):
@@ -274,11 +286,12 @@ class BrokerNode:
                 served.abort()
         self._served.clear()
 
-    def _upload_rest(self) -> None:
+    def _settle_then(self, done: Callable[[], None]) -> None:
+        """Once all replicas are given up: close what is open of theirs."""
         if not self.replicas:
-            self.keeping.settle(partial(self.persister.finish_then, self._exit))
+            self.keeping.settle(done)
         else:
-            self.node.after(0.1, self._upload_rest)
+            self.node.after(0.1, self._settle_then, done)
 
     def _exit(self) -> None:
         if not self._is_exiting:

@@ -16,6 +16,7 @@ from fragment.remote_listing import RemoteListing
 from fragment.stores.blob_store import ListedObject
 from protocol.errors import GazetteError, Status
 from protocol.fragment import Fragment
+from protocol.journal import SuspendMode
 from protocol.label import LabelSet
 from protocol.selector import LabelSelector
 from tests.simulation.history import Append, Fence, HeadRead, History, Outcome
@@ -62,13 +63,14 @@ class _Known:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class Plan:
     """How a client goes about one append."""
 
     append: Append
     offset: int | None = None
     # It leaves before it has said that it wants the commit: by a word, or without one.
     abandons: str = ""
+    suspend: SuspendMode = SuspendMode.RESUME
 
 
 class Appender:
@@ -83,7 +85,7 @@ class Appender:
         self._known = {journal: _Known() for journal in scene.journals}
         self._repeat: Append | None = None
         self._at: Node | None = None
-        self._call: _AppendCall | None = None
+        self._call: AppendCall | None = None
         node.after(self._chance.random() * scene.append_pause_s, self._next)
 
     @property
@@ -93,39 +95,39 @@ class Appender:
     def barrier(self, journal: str, done: Callable[[Append], None]) -> None:
         """One, after it has become idle."""
         assert self.is_idle
-        self._begin(_Plan(self._scene.history.barrier(self.name, journal)), done)
+        self._begin(Plan(self._scene.history.barrier(self.name, journal)), done)
 
     def _next(self) -> None:
         if self.is_active:
             self._begin(self._plan(), self._done)
 
-    def _plan(self) -> _Plan:
+    def _plan(self) -> Plan:
         chance, history = self._chance, self._scene.history
         repeat, self._repeat = self._repeat, None
         if repeat is not None and self._scene.repeats_unknowns:
-            return _Plan(history.repeat(repeat))
+            return Plan(history.repeat(repeat))
         journal = chance.choice(self._scene.journals)
         known, drawn = self._known[journal], chance.random()
         if drawn < 0.08:
-            return _Plan(history.barrier(self.name, journal))
+            return Plan(history.barrier(self.name, journal))
         length = chance.randrange(self._scene.append_length_max)
         if drawn < 0.2:
             fence = Fence(known.register, f"v{len(history.appends) + 1}")
-            return _Plan(history.append(self.name, journal, length, fence))
+            return Plan(history.append(self.name, journal, length, fence))
         append = history.append(self.name, journal, length)
         if drawn < 0.25 and self._scene.names_offsets:
-            return _Plan(append, offset=known.end or None)
+            return Plan(append, offset=known.end or None)
         if drawn < 0.3:
-            return _Plan(append, abandons=chance.choice(("half-close", "cancel")))
-        return _Plan(append)
+            return Plan(append, abandons=chance.choice(("half-close", "cancel")))
+        return Plan(append)
 
-    def _begin(self, plan: _Plan, done: Callable[[Append], None]) -> None:
+    def _begin(self, plan: Plan, done: Callable[[Append], None]) -> None:
         if self._at is None or self._chance.random() < 0.2:
             self._at = self._chance.choice(self._scene.brokers)
-        self._call = _AppendCall(self._node, self._at, self._scene, plan, lambda call: self._settled(call, done))
+        self._call = AppendCall(self._node, self._at, self._scene, plan, lambda call: self._settled(call, done))
         self._call.start()
 
-    def _settled(self, call: _AppendCall, done: Callable[[Append], None]) -> None:
+    def _settled(self, call: AppendCall, done: Callable[[Append], None]) -> None:
         self._call = None
         append = call.append
         known = self._known[append.journal.partition("@")[0]]
@@ -146,10 +148,8 @@ class Appender:
         self._node.after(pause_s if append.outcome is Outcome.OK else max(pause_s, 0.2), self._next)
 
 
-class _AppendCall:
-    def __init__(
-        self, node: Node, broker: Node, scene: Scene, plan: _Plan, done: Callable[[_AppendCall], None]
-    ) -> None:
+class AppendCall:
+    def __init__(self, node: Node, broker: Node, scene: Scene, plan: Plan, done: Callable[[AppendCall], None]) -> None:
         self.append = plan.append
         self.registers: LabelSet | None = None
         self._history = scene.history
@@ -232,10 +232,10 @@ class _AppendCall:
         self._done(self)
 
 
-def _opening(plan: _Plan) -> AppendOpening:
+def _opening(plan: Plan) -> AppendOpening:
     fence, journal = plan.append.fence, plan.append.journal.partition("@")[0]
     if fence is None:
-        return AppendOpening(journal, offset=plan.offset)
+        return AppendOpening(journal, offset=plan.offset, suspend=plan.suspend)
     check = None if fence.expected is None else LabelSelector(LabelSet.of((_REGISTER, fence.expected)))
     assert fence.sets is not None
     return AppendOpening(journal, check_registers=check, union_registers=LabelSet.of((_REGISTER, fence.sets)))

@@ -115,11 +115,11 @@ class Cluster:
         self.journals = [f"acme/journal-{number}" for number in range(options.journals)]
         for journal in self.journals:
             self._create(journal)
-        self._disks: dict[str, SimulatedDisk] = {}
+        self.disks: dict[str, SimulatedDisk] = {}
         self.programs: dict[str, BrokerNode] = {}
         self.brokers = [self._broker(name) for name in broker_names(options)]
-        self.injector = Injector(options, self.network, self.etcd, self.store, self._disks, self)
-        self._scene = Scene(
+        self.injector = Injector(options, self.network, self.etcd, self.store, self.disks, self)
+        self.scene = Scene(
             self.network,
             self.store,
             self.history,
@@ -130,6 +130,8 @@ class Cluster:
             options.repeats_unknowns,
             options.names_offsets,
         )
+        # What brokers dropped, because an epoch was closed below it, and which of them did.
+        self.cuts: list[tuple[str, Span]] = []
         self._found: list[Violation] = []
         self._clients: list[Appender] = []
         self._readers: list[Reader | HeadReader | StoreReader] = []
@@ -138,7 +140,7 @@ class Cluster:
 
     def _broker(self, name: str) -> Node:
         node = self.world.node(name)
-        disk = self._disks[name] = SimulatedDisk(node)
+        disk = self.disks[name] = SimulatedDisk(node)
         disk.wiped = partial(self._destroy_all, node)
         options = self.options
         surroundings = Surroundings(
@@ -156,7 +158,7 @@ class Cluster:
 
         def boot(node: Node) -> BrokerNode:
             program = self.programs[node.name] = BrokerNode(node, surroundings)
-            program.persister.cut = self._cut
+            program.persister.cut = partial(self._cut, node.name)
             return program
 
         node.boot = boot
@@ -169,28 +171,28 @@ class Cluster:
         url = URL if not number else f"{URL}{number}/"
         policy = FragmentPolicy(self.options.fragment_length, CompressionCodec.NONE, (url,), _REFRESH_S * 1_000_000_000)
         spec = JournalSpec(journal, self.options.replication, fragment=policy)
-        revision = self._put_spec(spec)
+        revision = self.put_spec(spec)
         incarnation = _Incarnation(journal, revision, url)
         self._incarnations[incarnation.key] = self._current[journal] = incarnation
 
-    def _put_spec(self, spec: JournalSpec) -> int:
+    def put_spec(self, spec: JournalSpec) -> int:
         encoded = spec.to_proto().SerializeToString(deterministic=True)
         return self.etcd.put(item_key(ROOT, spec.name), encoded).revision
 
-    def _spec(self, journal: str) -> JournalSpec | None:
+    def spec_of(self, journal: str) -> JournalSpec | None:
         stored = self.etcd.get(item_key(ROOT, journal))
         if stored is None:
             return None
         item = cast(Item[JournalItem], self._decode(stored.key.decode(), stored.raw))
         return item.value.spec
 
-    def _assignments(self, journal: str) -> list[KeyValue[Assignment[Route]]]:
+    def assignments_of(self, journal: str) -> list[KeyValue[Assignment[Route]]]:
         listing = self.etcd.list_prefix(assignments_prefix(ROOT, journal))
         assert not isinstance(listing, Exception)
         return [_assigned(self._decode(stored.key.decode(), stored.raw), stored) for stored in listing.keys]
 
     def _is_converged(self, journal: str) -> bool:
-        spec, assigned = self._spec(journal), self._assignments(journal)
+        spec, assigned = self.spec_of(journal), self.assignments_of(journal)
         if spec is None:
             return False
         route = route_of(assigned)
@@ -224,7 +226,8 @@ class Cluster:
                     what = f"{replica.name} does not have [{commit.begin},{commit.end})"
                     self._found.append(Violation("A-01", "acknowledged too early", key, what))
 
-    def _cut(self, journal: str, create_revision: int, begin: int, end: int) -> None:
+    def _cut(self, node: str, journal: str, create_revision: int, begin: int, end: int) -> None:
+        self.cuts.append((node, Span(begin, end)))
         self._destroy(journal, create_revision, begin, end)
 
     def _destroy(self, journal: str, create_revision: int, begin: int, end: int) -> None:
@@ -251,7 +254,7 @@ class Cluster:
     def move(self, journal: int, chance: Random) -> None:
         """By stopping a broker that has it, or by asking for other zones."""
         name = self.journals[journal]
-        spec, assigned = self._spec(name), self._assignments(name)
+        spec, assigned = self.spec_of(name), self.assignments_of(name)
         if spec is None or not assigned:
             return
         if chance.random() < 0.5:
@@ -265,23 +268,23 @@ class Cluster:
         zones = [zone for zone in ("zone-a", "zone-b") if self._size_of(zone) >= spec.replication]
         chosen = chance.choice([None, *zones])
         labels = spec.labels.remove(ZONES)
-        self._put_spec(replace(spec, labels=labels if chosen is None else labels.add(ZONES, chosen)))
+        self.put_spec(replace(spec, labels=labels if chosen is None else labels.add(ZONES, chosen)))
 
     def _size_of(self, zone: str) -> int:
         return sum(process_id(node).zone == zone for node in self.brokers)
 
     def change_replication(self, journal: int, replication: int) -> None:
-        spec = self._spec(self.journals[journal])
+        spec = self.spec_of(self.journals[journal])
         if spec is not None:
             allowed = spec.labels.values_of(ZONES)
             room = sum(map(self._size_of, allowed)) if allowed else self.options.brokers
-            self._put_spec(replace(spec, replication=min(replication, room)))
+            self.put_spec(replace(spec, replication=min(replication, room)))
 
     def recreate(self, journal: int) -> None:
         """At once, so that some see both together, or after a while. It gets a store of its own: what is on its way to
         the old one cannot be recalled."""
         name = self.journals[journal]
-        if self._spec(name) is None:
+        if self.spec_of(name) is None:
             return
         self.etcd.commit(Transaction((), (Delete(item_key(ROOT, name)),)))
         chance = self.world.chance
@@ -295,7 +298,7 @@ class Cluster:
         stored = [Span(found.fragment.begin, found.fragment.end) for found in self._objects(incarnation)]
         missing = without(incarnation.promised, stored)
         head = max((*incarnation.shown.values(), *(span.end for span in stored)), default=0)
-        spec = self._spec(incarnation.journal)
+        spec = self.spec_of(incarnation.journal)
         if spec is None:
             return True
         if not head:
@@ -350,19 +353,29 @@ class Cluster:
         return Run(self.options, self.faults, self.world, self.history, violations, over_budget, self.injector.skipped)
 
     def _run(self) -> list[Violation]:
-        self._until(_SETTLE_S, lambda: all(map(self._is_converged, self.journals)))
+        self.settle()
         begin_s = self.world.now_s
         self.injector.arm([replace(fault, at_s=fault.at_s + begin_s) for fault in self.faults])
-        self._start_clients()
+        self.start_clients()
+        self.start_readers()
         self.world.run(begin_s + self.options.duration_s)
+        return self.end(over_budget=lambda: self.injector.budget.is_over)
+
+    def settle(self) -> None:
+        self._until(_SETTLE_S, lambda: all(map(self._is_converged, self.journals)))
+
+    def end(self, *, over_budget: Callable[[], bool] = lambda: False) -> list[Violation]:
+        """Heal everything, look at all that there is, and tell what is wrong with it."""
         healed = self._heal()
         final = self._last_look(healed)
-        over_budget = self.injector.budget.is_over
-        return [*self._found, *check(self.history, final, over_budget=over_budget)]
+        return [*self._found, *check(self.history, final, over_budget=over_budget())]
 
-    def _start_clients(self) -> None:
-        options, world, scene = self.options, self.world, self._scene
-        self._clients = [Appender(world.node(f"c{number}"), scene) for number in range(options.clients)]
+    def start_clients(self) -> None:
+        world, scene = self.world, self.scene
+        self._clients = [Appender(world.node(f"c{number}"), scene) for number in range(self.options.clients)]
+
+    def start_readers(self) -> None:
+        options, world, scene = self.options, self.world, self.scene
         for number in range(options.readers):
             node = world.node(f"r{number}")
             journal = self.journals[number % len(self.journals)]
@@ -466,7 +479,7 @@ class Cluster:
         readers = []
         for node in self.brokers:
             own = self.world.node(f"final-{node.name}-{incarnation.journal}")
-            reader = Reader(own, f"final-{node.name}", self._scene, incarnation.journal, node)
+            reader = Reader(own, f"final-{node.name}", self.scene, incarnation.journal, node)
             reader.create_revision = incarnation.create_revision
             reader.target, reader.lost = head, {span.begin: span.end for span in lost}
             readers.append(reader)

@@ -131,7 +131,7 @@ class SimulatedDisk:
         if held is not None and survived:
             spool_id = held.spool_id
             if fsync.commit and not held.synced:
-                self._sync_all()
+                self.write_out()
         else:
             spool_id = self._chance.randbytes(16)
         self._identity = _Identity(spool_id, self.boot_id, fsync.commit)
@@ -167,6 +167,17 @@ class SimulatedDisk:
         file.durable[at] = file.cached[at]
         self.node.note("bit flipped", name, at)
         return name
+
+    def flip(self, offset: int) -> None:
+        """As above, in the content that a journal has there: that which begins last at or before it."""
+        name, begin = max(
+            ((name, begin) for name in self._contents if (begin := int(name.split("-")[1], 16)) <= offset),
+            key=lambda found: found[1],
+        )
+        file = self._contents[name]
+        file.sync()
+        file.cached[offset - begin] ^= 1
+        file.durable[offset - begin] = file.cached[offset - begin]
 
     def crash_after(self, operations: int, *, power_lost: bool = False) -> None:
         """The node dies in the middle of what it is doing: after so many more operations of its disk."""
@@ -221,7 +232,8 @@ class SimulatedDisk:
             self._logs.pop(name, None)
             self.doubts.pop(name, None)
 
-    def _sync_all(self) -> None:
+    def write_out(self) -> None:
+        """All that is in the page cache, as kernels do in their own time."""
         for files in (self._logs, self._contents):
             for file in files.values():
                 file.sync()

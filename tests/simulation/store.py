@@ -40,6 +40,8 @@ class StoreFaults:
     # Of each GET, to bring less than was asked for.
     truncate_rate: float = 0.0
     is_down: bool = False
+    # Nothing can be put into it.
+    is_full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,8 @@ class Store:
         faults, chance = self.faults, self._chance
 
         def performed() -> T | UnavailableError:
-            if self.faults.is_down or chance.random() < self.faults.error_rate:
+            is_refused = self.faults.is_down or (self.faults.is_full and operation == "put")
+            if is_refused or chance.random() < self.faults.error_rate:
                 return UnavailableError(f"{URL} could not {operation} (503 SlowDown)")
             return perform()
 

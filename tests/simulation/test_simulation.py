@@ -19,7 +19,6 @@ from tests.simulation.cluster import Run, run, swarm
 from tests.simulation.faults import Fault, FaultKind, Options, broker_names
 from tests.simulation.history import Outcome
 from tests.simulation.mutants import MUTANTS, Mutant
-from tests.simulation.test_schedules import STORE_IS_DOWN, acted
 
 BLOCK = 10
 SEEDS_MAX = 300
@@ -27,6 +26,7 @@ SEEDS_MAX = 300
 ROOT = Path(__file__).parents[2]
 
 EVERYONE = broker_names(replace(Options.draw(1), brokers=4))
+STORE_IS_DOWN = Fault(0.5, FaultKind.STORE_DOWN, lasts_s=12.0)
 
 # Refusals that a client has asked for, by saying what it expects.
 _CONDITIONS = ("REGISTER_MISMATCH", "WRONG_APPEND_OFFSET", "never asked for")
@@ -169,7 +169,27 @@ def test_a_failing_run_says_how_to_run_it_again() -> None:
 
 
 def durable(*, replication: int, faults: tuple[Fault, ...]) -> Run:
-    return acted(faults, replication=replication)
+    options = replace(
+        Options.draw(1, kinds=[]),
+        brokers=4,
+        replication=replication,
+        journals=1,
+        clients=2,
+        duration_s=22.0,
+        lease_ttl_s=5,
+        syncs_commits=True,
+        append_pause_s=0.5,
+        names_offsets=False,
+        keeps_budget=False,
+    )
+    return run(options, faults)
+
+
+@pytest.mark.parametrize("name", EVERYONE)
+def test_a_holder_is_damaged_and_others_go_on(name: str) -> None:
+    faults = (STORE_IS_DOWN, Fault(5.0, FaultKind.BIT_FLIP, (name,), lasts_s=2.0, draw=7))
+    ran = durable(replication=3, faults=(*faults, Fault(9.0, FaultKind.KILL_ALL, EVERYONE, lasts_s=2.0)))
+    assert not ran.violations, ran.report
 
 
 def test_all_brokers_are_killed_before_anything_is_stored() -> None:
