@@ -410,9 +410,9 @@ MUTANTS = (
     Mutant(
         "take silence for success",
         _take_silence_for_success,
-        (FaultKind.ETCD_LOSS, FaultKind.MOVE, FaultKind.KILL_ALL, FaultKind.DROPS),
-        (4, 2),
-        caught_by=13,
+        (FaultKind.ETCD_LOSS, FaultKind.KILL_ALL, FaultKind.DROPS),
+        (3, 3),
+        caught_by=21,
     ),
     Mutant("call what was proposed refused", _call_what_was_proposed_refused, _DEATHS, caught_by=0),
     Mutant(
