@@ -519,7 +519,7 @@ class Persister:
             raise UnavailableError(f"the store took {fragment.content_path} but does not show it")
 
     def _postfix(self, spec: JournalSpec, item: Item, fragment: Fragment) -> str:
-        """The rendered postfix, or none with a warning: a spec that a Go client applied may be beyond us."""
+        """The rendered postfix, or none with a warning: a spec that a Go broker took may be beyond us."""
         template = spec.fragment.path_postfix_template
         if not template:
             return ""
