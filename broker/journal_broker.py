@@ -79,7 +79,7 @@ LISTINGS_MAX = 64
 TRANSACTIONS_MAX = 512
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerPolicy:
     """How a broker treats all of its journals."""
 
@@ -92,7 +92,7 @@ class BrokerPolicy:
     discard_deleted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     """What a broker is given to work with."""
 

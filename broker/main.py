@@ -62,7 +62,7 @@ _UPLOAD_BROKEN_S = 30.0
 _RETRY_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EtcdSettings:
     endpoints: tuple[str, ...] = ("http://localhost:2379",)
     prefix: str = "/gazette/cluster"
@@ -73,7 +73,7 @@ class EtcdSettings:
     watch_delay_s: float = 0.03
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
     """All that can be set. ``gazctl serve --help`` says what for."""
 
@@ -153,17 +153,17 @@ class BrokerProcess:
             membership = Membership(etcd, key, LeaseFile(directory.path / "lease"), ttl_s=settings.etcd.lease_s)
             session: Session[JournalItem, BrokerMember, Route] = Session(etcd, membership, watch, journal_consistency)
             surroundings = Surroundings(
-                etcd,
-                watch,
-                directory,
-                executor,
-                readers,
-                stores,
-                peers,
-                chance,
-                session.is_certain,
-                _now_s,
-                time.time_ns,
+                etcd=etcd,
+                watch=watch,
+                directory=directory,
+                executor=executor,
+                readers=readers,
+                stores=stores,
+                peers=peers,
+                chance=chance,
+                is_certain=session.is_certain,
+                now_s=_now_s,
+                now_ns=time.time_ns,
             )
             try:
                 await self._serve(session, surroundings)

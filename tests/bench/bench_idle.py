@@ -65,12 +65,12 @@ def hold_idle_journals() -> Iterator[Contest]:
         async def started() -> tuple[BrokerProcess, asyncio.Task[None]]:
             process = BrokerProcess(
                 BrokerSettings(
-                    ProcessId("local", "broker-0"),
-                    "127.0.0.1",
-                    folder / "spool",
-                    "127.0.0.1:0",
-                    EtcdSettings((etcd.endpoint,), ROOT),
-                    JOURNALS,
+                    id=ProcessId("local", "broker-0"),
+                    host="127.0.0.1",
+                    spool_dir=folder / "spool",
+                    listen="127.0.0.1:0",
+                    etcd=EtcdSettings(endpoints=(etcd.endpoint,), prefix=ROOT),
+                    limit=JOURNALS,
                     stores=StoreSettings(file_root=folder / "fragments"),
                     drain_s=0.1,
                 )
