@@ -118,21 +118,19 @@ class Persister:
         clock: Callable[[], float],
         chance: random.Random,
         *,
-        persisted: Callable[[Fragment], None] = lambda _: None,
         joined: Callable[[Fragment, SpoolFile, int], None] = lambda *_: None,
         may_upload: Callable[[], bool] = lambda: True,
         discard_deleted: bool = False,
     ) -> None:
-        """`spec_now` raises an UnavailableError where nobody can tell. `persisted` hears of every fragment that is seen
-        in a store, and `joined` of what is decided after its replica was given up: a fragment, where it is, and of
-        which incarnation. While `may_upload` is false, nothing is uploaded of an epoch that is not known to be closed:
-        this broker may have lost its lease, and its journals be elsewhere. `discard_deleted` is the operator's word
-        that bytes of deleted journals that are not uploaded yet may be thrown away."""
+        """`spec_now` raises an UnavailableError where nobody can tell. `joined` hears of what is decided after its replica
+        was given up: a fragment, where it is, and of which incarnation. While `may_upload` is false, nothing is uploaded
+        of an epoch that is not known to be closed: this broker may have lost its lease, and its journals be elsewhere.
+        `discard_deleted` is the operator's word that bytes of deleted journals that are not uploaded yet may be thrown
+        away."""
         self._open_store = open_store
         self._compression = compression
         self._spec_now = spec_now
         self._clock = clock
-        self._persisted = persisted
         self._joined = joined
         self._may_upload = may_upload
         self._discard_deleted = discard_deleted
@@ -488,7 +486,6 @@ class Persister:
                     await self._put(item, store, fragment)
                 item.stored = replace(fragment, backing_store=url)
                 PERSISTED.inc()
-                self._persisted(item.stored)
                 return
             except StoreDeniedError as error:
                 if not self._is_exiting or at + 1 == len(spec.fragment.stores):

@@ -16,6 +16,7 @@ import click
 
 from gazctl.command import LOG_FORMATS, LOG_LEVELS, Duration, ServiceCommand, Size
 from gazctl.command import dotted_option as _option
+from gazctl.etcd_user import etcd_user, etcd_user_options
 from protocol.errors import GazetteError, ValidationError, checked
 
 _FIRST = ("amber", "brisk", "calm", "deft", "early", "fond", "glad", "hardy", "keen", "lucid", "mellow", "noble")
@@ -82,6 +83,7 @@ _SECOND = ("badger", "comet", "dune", "ember", "falcon", "grove", "heron", "isle
     envvar="ETCD_LEASE_TTL",
     help="After so long without a sign of life others take over.",
 )
+@etcd_user_options
 @_option("--etcd.cert-file", default=None, help="Shown to etcd.")
 @_option("--etcd.cert-key-file", default=None, help="The key of that certificate.")
 @_option("--etcd.trusted-ca-file", default=None, help="Whom to trust as etcd.")
@@ -118,9 +120,12 @@ def serve(**given: Any) -> None:
 
 def _tell(group: BaseExceptionGroup[BaseException]) -> None:
     """Why a broker ended: in a line if that is for operators, in full if it is for us."""
-    expected, others = group.split((GazetteError, OSError))
+    from allocator.etcd_errors import EtcdDeniedError
+
+    expected, others = group.split((GazetteError, OSError, EtcdDeniedError))
     for error in _leaves(expected):
-        click.echo(f"Error: {error}", err=True)
+        remedy = ": look at --etcd.user, its password and its role" if isinstance(error, EtcdDeniedError) else ""
+        click.echo(f"Error: {error}{remedy}", err=True)
     if others is not None:
         logging.getLogger(__name__).error("the broker ended by a fault of its own", exc_info=others)
 
@@ -161,6 +166,7 @@ def _settings(given: dict[str, Any]) -> Any:
             prefix=given["etcd_prefix"],
             lease_s=round(given["etcd_lease"]),
             tls=_etcd_tls(given),
+            user=etcd_user(given),
             watch_delay_s=given["broker_watch_delay"],
         ),
         limit=given["broker_limit"],
