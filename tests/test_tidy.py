@@ -58,7 +58,7 @@ CORES = (
     *("broker.client.read_message", "broker.client.line_buffer", "broker.client.listing"),
     *("broker.client.journal_change",),
     *("spark_readers.sink_options", "spark_readers.row_framing", "spark_readers.arrow_values"),
-    *("spark_readers.commit_record",),
+    *("spark_readers.commit_record", "spark_readers.broker_access"),
     *("spark_readers.read_options", "spark_readers.path_keys", "spark_readers.clock_summary"),
     *("spark_readers.commit_sieve", "spark_readers.fragment_task", "spark_readers.fragment_table"),
     *("spark_readers.scan_plan", "spark_readers.message_batches", "spark_readers.uuid_extract"),
@@ -69,6 +69,8 @@ CORES = (
 FRONT_DOORS = {"spark_readers"}
 # What is not a core although the package around it is.
 SHELLS = ("protocol.rpc",)
+# Ports: types alone, which cores may name. Their methods are for shells to await.
+PORTS = ("fragment.stores.blob_store",)
 NOT_IN_CORES = {
     *("aiohttp", "asyncio", "concurrent", "fsspec", "grpc", "http", "io", "logging", "multiprocessing", "os"),
     *("pathlib", "random", "select", "selectors", "signal", "socket", "subprocess", "tempfile", "threading"),
@@ -83,6 +85,10 @@ LINES_MAX = 600
 def owner(module: str) -> str:
     """The entry of MAY_IMPORT that rules `module`."""
     return max((name for name in MAY_IMPORT if f"{module}.".startswith(f"{name}.")), key=len)
+
+
+def is_core(module: str) -> bool:
+    return owner(module) not in SHELLS and any(f"{module}.".startswith(f"{core}.") for core in CORES)
 
 
 def sources(*folders: str) -> Iterator[Path]:
@@ -143,12 +149,31 @@ def test_the_import_directions_have_no_cycle() -> None:
 @by_module
 def test_cores_neither_wait_nor_touch_the_world(path: Path) -> None:
     module = module_name(path)
-    if owner(module) in SHELLS or not any(f"{module}.".startswith(f"{core}.") for core in CORES):
+    if not is_core(module):
         return
     named = NAMED_IN_CORES.get(module, set())
     touched = {name for name in imports(path) if {name, name.split(".")[0]} & (NOT_IN_CORES - named)}
     assert not touched, f"{module} is a core and imports {sorted(touched)}"
     assert not [node for node in ast.walk(parsed(path)) if isinstance(node, ast.AsyncFunctionDef | ast.Await)]
+
+
+@by_module
+def test_cores_import_only_cores(path: Path) -> None:
+    module = module_name(path)
+    if is_core(module):
+        ours = {name for name in imports(path) if name.split(".")[0] in PACKAGES}
+        shells = {name for name in ours if not is_core(name) and name not in PORTS}
+        assert not shells, f"{module} is a core and imports {sorted(shells)}"
+
+
+@pytest.mark.parametrize("port", PORTS)
+def test_ports_do_nothing(port: str) -> None:
+    """A body of an async method is a docstring or three dots."""
+    tree = parsed((ROOT / port.replace(".", "/")).with_suffix(".py"))
+    methods = [node for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef)]
+    assert methods
+    for method in methods:
+        assert all(isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant) for line in method.body)
 
 
 @by_module
