@@ -1,4 +1,4 @@
-"""A client's settings from a BrokerAccess, with the secrets that are on this machine, and advice when brokers refuse it.
+"""A client's settings from a BrokerAccess, with the secrets that this machine has, and advice when brokers refuse.
 
 Files and variables are read each time that a client is made, so that a renewed one counts without a restart.
 """

@@ -44,12 +44,12 @@ from fragment.stores.file_range import FileRange, ShortFileError
 from fragment.stores.filesystem import Folder
 from fragment.stores.gcs import AnswerError, GcsBucket, open_gcs
 from fragment.stores.listing_page import BrokenPageError, Fields, parse_page
-from fragment.stores.memory import MemoryBucket
 from fragment.stores.open_stores import OpenStores, StoreSettings, open_bucket_of
 from fragment.stores.s3 import S3Bucket
 from protocol.errors import GazetteError, UnavailableError, ValidationError
 from protocol.fragment_store import FragmentStore
 from tests.support.golden import Case, case_id, cases
+from tests.support.memory_bucket import MemoryBucket
 
 
 async def put(store: BlobStore, path: str, content: bytes) -> None:
