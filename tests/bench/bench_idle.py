@@ -17,8 +17,9 @@ from broker.main import BrokerProcess, BrokerSettings, EtcdSettings
 from fragment.stores.open_stores import StoreSettings
 from protocol.route import ProcessId
 from tests.bench.harness import Contest, benchmark
-from tests.support.broker_cluster import eventually, journal_spec
+from tests.support.broker_cluster import journal_spec
 from tests.support.etcd_server import etcd_server
+from tests.support.eventually import eventually
 
 JOURNALS = 10_000
 ROOT = "/bench/cluster"

@@ -11,7 +11,7 @@ WAIT_S = 60.0
 _HERE_S = 0.002
 _ELSEWHERE_S = 0.05
 
-What = str | Callable[[], object]
+What = str | Callable[[], str]
 
 
 async def eventually(condition: Callable[[], Awaitable[bool] | bool], what: What, within_s: float = WAIT_S) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from protocol.gen import journal_pb2 as pb
 from protocol.journal import Flag
-from tests.support.broker_cluster import BrokerCluster, eventually, journal_spec
+from tests.support.broker_cluster import BrokerCluster, journal_spec
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 

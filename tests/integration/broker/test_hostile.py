@@ -6,7 +6,8 @@ import grpc
 import pytest
 
 from protocol.gen import journal_pb2 as pb
-from tests.support.broker_cluster import BrokerCluster, eventually, journal_spec
+from tests.support.broker_cluster import BrokerCluster, journal_spec
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
