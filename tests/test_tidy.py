@@ -293,6 +293,60 @@ def test_links_between_documents_lead_somewhere(document: Path) -> None:
         assert (document.parent / target).exists(), f"{document.name} links to {target}"
 
 
+def section(title: str) -> str:
+    """A part of ARCHITECTURE.md, down to the next of its kind."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def rows(text: str) -> Iterator[list[str]]:
+    """The cells of the tables in a text, without their heads."""
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| `") and len(cells) > 1:
+            yield cells
+
+
+def names(cell: str) -> list[str]:
+    return re.findall(r"`([a-z][\w.]*)`", cell)
+
+
+def test_the_table_of_imports_is_the_one_that_is_checked() -> None:
+    told: dict[str, set[str]] = {}
+    for package, allowed, _ in rows(section("Who may import whom")):
+        told[package.strip("`")] = set(told) if allowed.startswith("everything above") else set(names(allowed))
+    assert told == MAY_IMPORT
+
+
+# Those whose modules are all named there. What lies in folders below them is named by its folder.
+MAPPED = ("allocator", "broker", "broker.client", "fragment", "gazctl", "protocol", "spark_readers")
+
+
+def mapped() -> Iterator[tuple[str, list[str], list[str]]]:
+    """Of each row of the map: the package, the modules that it is about, and all names in it."""
+    for part in section("Modules").split("\n### ")[1:]:
+        heading, _, body = part.partition("\n")
+        for cells in rows(body) if heading != "Planned" else ():
+            about = names(cells[0])
+            package, _, first = about[0].rpartition(".")
+            yield package or heading, [first, *about[1:]], names(" ".join(cells))
+
+
+def test_modules_on_the_map_exist() -> None:
+    for package, about, _ in mapped():
+        folder = ROOT / package.replace(".", "/")
+        for name in about:
+            exists = name == package or (folder / name).is_dir() or (folder / f"{name}.py").exists()
+            assert exists, f"ARCHITECTURE.md tells of {package}.{name}"
+
+
+@pytest.mark.parametrize("package", MAPPED)
+def test_every_module_is_on_the_map(package: str) -> None:
+    told = {name.rpartition(".")[2] for of, _, all_names in mapped() if of == package for name in all_names}
+    modules = {path.stem for path in (ROOT / package.replace(".", "/")).glob("*.py")} - {"__init__"}
+    assert not modules - told, f"ARCHITECTURE.md says nothing of {sorted(modules - told)} in {package}"
+
+
 def test_the_demo_runs() -> None:
     ran = subprocess.run([sys.executable, "-m", "examples.demo"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, f"the demo failed:\n{ran.stderr[-4000:]}\nafter it had shown:\n{ran.stdout[-4000:]}"
