@@ -122,11 +122,11 @@ class Persister:
         may_upload: Callable[[], bool] = lambda: True,
         discard_deleted: bool = False,
     ) -> None:
-        """`spec_now` raises an UnavailableError where nobody can tell. `joined` hears of what is decided after its replica
-        was given up: a fragment, where it is, and of which incarnation. While `may_upload` is false, nothing is uploaded
-        of an epoch that is not known to be closed: this broker may have lost its lease, and its journals be elsewhere.
-        `discard_deleted` is the operator's word that bytes of deleted journals that are not uploaded yet may be thrown
-        away."""
+        """`spec_now` raises an UnavailableError where nobody can tell. `joined` hears of what is decided after its
+        replica was given up: a fragment, where it is, and of which incarnation. While `may_upload` is false, nothing is
+        uploaded of an epoch that is not known to be closed: this broker may have lost its lease, and its journals be
+        elsewhere. `discard_deleted` is the operator's word that bytes of deleted journals that are not uploaded yet may
+        be thrown away."""
         self._open_store = open_store
         self._compression = compression
         self._spec_now = spec_now
