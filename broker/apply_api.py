@@ -63,7 +63,7 @@ class ApplyApi:
         return self._answer(pb.ETCD_TRANSACTION_FAILED)
 
     async def _looked_up(self, changes: list[JournalChange], selector: LabelSelector) -> dict[str, CurrentSpec]:
-        """What there is, by key, of the journals of which that matters.
+        """The current specs, by key, of those journals where they matter.
 
         Not as the mirror has it: what it does not know yet could be somebody else's.
         """

@@ -287,7 +287,7 @@ class JournalBroker:
         except UnavailableError as error:
             done(error)
             return
-        # First: a store that cannot be used can be listed just as little.
+        # First: a store that cannot be used cannot be listed either.
         unhealthy = await self.healths.problem(url) if url is not None else None
         if unhealthy is None:
             await replica.live.wait_first_refresh()

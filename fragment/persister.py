@@ -468,7 +468,7 @@ class Persister:
         if not spec.fragment.stores:
             raise UnavailableError(
                 f"{fragment.journal} was deleted and its last spec names no store to set its bytes aside in: start the "
-                "broker with the flag that discards them, or create the journal again"
+                "broker with --broker.discard-deleted, or create the journal again"
             )
         # A journal of that name may exist again, or soon: its offsets are not these.
         aside = f".deleted/{item.create_revision}/{fragment.journal}"

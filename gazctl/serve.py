@@ -24,7 +24,7 @@ _SECOND = ("badger", "comet", "dune", "ember", "falcon", "grove", "heron", "isle
 
 
 @click.command(cls=ServiceCommand)
-@_option("--broker.zone", default="local", help="Where this broker fails together with others.")
+@_option("--broker.zone", default="local", help="Failure domain, such as a data centre.")
 @_option("--broker.id", default="", show_default="two random words", help="Its name in the zone.")
 @_option("--broker.host", default="", show_default="this machine's name", help="Under which others reach it.")
 @_option("--broker.port", default="0", show_default="any that is free", help="To listen on, or unix:///path.")
@@ -88,7 +88,7 @@ _SECOND = ("badger", "comet", "dune", "ember", "falcon", "grove", "heron", "isle
 @_option("--etcd.cert-key-file", default=None, help="The key of that certificate.")
 @_option("--etcd.trusted-ca-file", default=None, help="Whom to trust as etcd.")
 @_option("--debug.port", default="", show_default="none", help="Serves /metrics and /readyz on a port of their own.")
-@_option("--debug.private", is_flag=True, help="Has metrics on the debug port only, and not on the gateway's.")
+@_option("--debug.private", is_flag=True, help="Serve metrics on the debug port only, and not on the gateway's.")
 @_option("--log.level", type=click.Choice(list(LOG_LEVELS)), default="warn", help="What is logged.")
 @_option("--log.format", type=click.Choice(LOG_FORMATS), default="text", help="How it is logged.")
 def serve(**given: Any) -> None:
@@ -149,7 +149,7 @@ def _settings(given: dict[str, Any]) -> Any:
     from protocol.route import ProcessId
 
     own_id = ProcessId(given["broker_zone"], given["broker_id"] or _random_name())
-    # Named as whoever has set them knows them.
+    # Errors name the flag.
     checked("broker.zone", check_token, own_id.zone, *ZONE_BYTES)
     checked("broker.id", check_token, own_id.suffix, *SUFFIX_BYTES)
     if not re.fullmatch(r"unix:.+|[0-9]+", given["broker_port"]):

@@ -51,7 +51,10 @@ class _HttpObject:
                 return int(found[3])
             if response.status == 200 and response.content_length is not None:
                 return response.content_length
-            raise UnavailableError(f"{self._host}: the store does not tell the size of an object")
+            raise UnavailableError(
+                f"{self._host}: the store tells the size of an object neither by Content-Range nor by Content-Length: "
+                "look at caches and proxies on the way"
+            )
 
     async def open(self, offset: int, length: int | None) -> AsyncGenerator[bytes, None]:
         wanted = None if not offset and length is None else _range(offset, length)
@@ -79,7 +82,9 @@ class _HttpObject:
             return offset
         found = _RANGE(response.headers.get("Content-Range", ""))
         if found is None or int(found[1]) != offset:
-            raise UnavailableError(f"{self._host}: the store sent another range than was asked for")
+            raise UnavailableError(
+                f"{self._host}: the store sent another range than was asked for: look at caches and proxies on the way"
+            )
         return 0
 
     @asynccontextmanager

@@ -72,7 +72,7 @@ async def test_every_call_needs_a_token_that_grants_it(shared_etcd: EtcdServer, 
             health = await stub.FragmentStoreHealth(store, timeout=10, metadata=cluster.metadata)
             assert health.status == pb.OK
         cluster.token = token(Capability.READ, "name:prefix=other/")
-        with pytest.raises(grpc.aio.AioRpcError, match="a store is none of them") as kept_out:
+        with pytest.raises(grpc.aio.AioRpcError, match="a store belongs to none of them") as kept_out:
             await stub.FragmentStoreHealth(store, timeout=10, metadata=cluster.metadata)
         assert kept_out.value.code() is grpc.StatusCode.PERMISSION_DENIED
 

@@ -616,7 +616,7 @@ def test_a_store_without_credentials_says_which(monkeypatch: pytest.MonkeyPatch,
 
 def test_azure_without_its_library_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fragment.stores.azure", None)
-    assert "pip install 'pygazette[azure]'" in denied("azure://container/", {})
+    assert "install pygazette with its extra `azure`" in denied("azure://container/", {})
 
 
 # Azure's lent keys.
