@@ -15,7 +15,7 @@ help: ## Show this list
 setup: $(READY) ## Create .venv with the locked dependencies and this project
 
 demo: $(READY) ## Show what can be tried today
-	@$(BIN)/python -m gazctl.demo
+	@$(BIN)/python -m examples.demo
 
 test: $(READY) ## Run the tests
 	@$(BIN)/python -m pytest -m "not slow" $(ARGS)

@@ -42,9 +42,6 @@ _REVOKE = Method("/etcdserverpb.Lease/LeaseRevoke", pb.LeaseRevokeRequest, pb.Le
 _KEEP_ALIVE = Method(
     "/etcdserverpb.Lease/LeaseKeepAlive", pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse, is_repeatable=True
 )
-_TIME_TO_LIVE = Method(
-    "/etcdserverpb.Lease/LeaseTimeToLive", pb.LeaseTimeToLiveRequest, pb.LeaseTimeToLiveResponse, is_repeatable=True
-)
 _STATUS = Method("/etcdserverpb.Maintenance/Status", pb.StatusRequest, pb.StatusResponse, is_repeatable=True)
 _WATCH = Method("/etcdserverpb.Watch/Watch", pb.WatchRequest, pb.WatchResponse, is_repeatable=True)
 
@@ -204,13 +201,6 @@ class EtcdClient:
     async def revoke_lease(self, lease_id: int) -> None:
         """Deletes its keys, in one revision. Raises a LeaseNotFoundError if there is no such lease (any more)."""
         await self._connections.unary(_REVOKE, pb.LeaseRevokeRequest(ID=lease_id), self._timeout_s)
-
-    async def time_to_live_s(self, lease_id: int) -> int:
-        """How many seconds are left of a lease; raises a LeaseNotFoundError if it is gone."""
-        answer = await self._connections.unary(_TIME_TO_LIVE, pb.LeaseTimeToLiveRequest(ID=lease_id), self._timeout_s)
-        if answer.TTL < 0:
-            raise LeaseNotFoundError("the lease has run out or was revoked")
-        return answer.TTL
 
     # Maintenance.
 

@@ -159,7 +159,9 @@ async def first_message(call: AppendCall, patience: Patience) -> bytes:
     try:
         raw = await patience.wait(call.receive(), REQUEST_WAIT_S)
     except TimeoutError as error:
-        raise PreconditionError("no request came in time") from error
+        raise PreconditionError(
+            f"no request came within {REQUEST_WAIT_S:g} s: send the first message when the call is opened"
+        ) from error
     if raw is None:
         raise ValidationError("the call ended without a request")
     return raw

@@ -19,6 +19,7 @@ from broker.apply_plan import (
     JournalChange,
     changes_of,
     check_permitted,
+    check_templates,
     transaction_of,
 )
 from broker.cluster_keys import BrokerEntity
@@ -62,11 +63,15 @@ class ApplyApi:
         return self._answer(pb.ETCD_TRANSACTION_FAILED)
 
     async def _looked_up(self, changes: list[JournalChange], selector: LabelSelector) -> dict[str, CurrentSpec]:
-        """What there is, by key, of the journals of which that matters.
+        """The current specs, by key, of those journals where they matter.
 
         Not as the mirror has it: what it does not know yet could be somebody else's.
         """
-        wanted = [change for change in changes if selector != EVERYTHING or not change.is_sure_to_write]
+        wanted = [
+            change
+            for change in changes
+            if selector != EVERYTHING or not change.is_sure_to_write or change.template_problem is not None
+        ]
         return {change.key: await self._current(change.key) for change in wanted}
 
     async def _current(self, key: str) -> CurrentSpec:
@@ -78,7 +83,7 @@ class ApplyApi:
         except (DecodeError, ValidationError):
             # Nobody's but that of whom the name belongs to.
             return CurrentSpec(mod_revision=stored.mod_revision)
-        return CurrentSpec(spec.labels, stored.mod_revision)
+        return CurrentSpec(spec.labels, stored.mod_revision, spec.fragment.path_postfix_template)
 
     async def _committed(
         self, changes: list[JournalChange], current: dict[str, CurrentSpec], selector: LabelSelector
@@ -86,6 +91,7 @@ class ApplyApi:
         if selector != EVERYTHING:
             for change in changes:
                 check_permitted(change, current[change.key], selector)
+        check_templates(changes, current)
         return await self.etcd.commit(transaction_of(changes, current))
 
     async def _applied(

@@ -12,6 +12,7 @@ from protocol.errors import PermissionDeniedError, ValidationError
 from protocol.gen import journal_pb2 as pb
 from protocol.journal import JournalSpec
 from protocol.label import LabelSet
+from protocol.postfix_template import check_within_subset
 from protocol.selector import LabelSelector
 
 TRANSACTION_BYTES_MAX = 1 << 20
@@ -27,6 +28,8 @@ class JournalChange:
     # None where the journal is to be deleted.
     spec: JournalSpec | None
     expected: int
+    # Why we could not evaluate its postfix template, which is then taken only where the journal has it already.
+    template_problem: str | None = None
 
     @property
     def is_sure_to_write(self) -> bool:
@@ -40,6 +43,7 @@ class CurrentSpec:
 
     labels: LabelSet = LabelSet()
     mod_revision: int = 0
+    path_postfix_template: str = ""
 
 
 def changes_of(request: pb.ApplyRequest, root: str) -> list[JournalChange]:
@@ -77,7 +81,32 @@ def _change(change: pb.ApplyRequest.Change, root: str) -> JournalChange:
     for at, store in enumerate(spec.fragment.stores):
         if ".." in unquote(store.partition("?")[0]).split("/"):
             raise ValidationError("expected a path that does not lead upwards", "Upsert", "Fragment", f"Stores[{at}]")
-    return JournalChange(spec.name, item_key(root, spec.name), spec, change.expect_mod_revision)
+    return JournalChange(
+        spec.name, item_key(root, spec.name), spec, change.expect_mod_revision, _template_problem(spec)
+    )
+
+
+def _template_problem(spec: JournalSpec) -> str | None:
+    try:
+        check_within_subset(spec.fragment.path_postfix_template, spec)
+    except ValidationError as error:
+        return str(error)
+    return None
+
+
+def check_templates(changes: list[JournalChange], current: Mapping[str, CurrentSpec]) -> None:
+    """A template that is new to its journal must be one that we can evaluate: fragments would lack their postfix.
+
+    One that is there already is left alone. A Go broker can evaluate it, and the change is about something else.
+    """
+    for at, change in enumerate(changes):
+        if change.spec is None or change.template_problem is None:
+            continue
+        if change.spec.fragment.path_postfix_template != current[change.key].path_postfix_template:
+            raise ValidationError(
+                change.template_problem,
+                *("ApplyRequest", f"Changes[{at}]", "Upsert", "Fragment", "PathPostfixTemplate"),
+            )
 
 
 def check_permitted(change: JournalChange, current: CurrentSpec, permitted: LabelSelector) -> None:

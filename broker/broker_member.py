@@ -42,7 +42,7 @@ class BrokerMember:
         validate(message)
         named = ProcessId.from_proto(message.process_spec.id)
         if named != (zone, suffix):
-            raise ValidationError("the spec is of another broker than its key", "BrokerSpec", "Id")
+            raise ValidationError("the spec names another broker than its key", "BrokerSpec", "Id")
         return cls(
             named,
             message.process_spec.endpoint,

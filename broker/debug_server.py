@@ -28,7 +28,7 @@ class Diagnostics:
         self._is_ready = is_ready
 
     async def answer(self, method: str, path: str, *, is_private: bool = False) -> web.Response:
-        """To a path that is one of PATHS, asked where those that are private are not for."""
+        """The answer to one of PATHS. Where `is_private`, only what everybody may see is shown."""
         if method not in ("GET", "HEAD"):
             return web.Response(status=405, text="this is for GET\n", headers={"Allow": "GET, HEAD"})
         if is_private and path not in _PUBLIC:

@@ -78,7 +78,7 @@ class HttpGateway:
                 for task in left:
                     task.cancel()
         if self._running:
-            log.error("the gateway stopped while requests were running on", extra={"requests": len(self._running)})
+            log.error("the gateway stopped while requests were still running", extra={"requests": len(self._running)})
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         origin = request.headers.get("Origin")

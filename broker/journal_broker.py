@@ -81,7 +81,7 @@ LISTINGS_MAX = 64
 TRANSACTIONS_MAX = 512
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerPolicy:
     """How a broker treats all of its journals."""
 
@@ -94,7 +94,7 @@ class BrokerPolicy:
     discard_deleted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     """What a broker is given to work with."""
 
@@ -289,7 +289,7 @@ class JournalBroker:
         except UnavailableError as error:
             done(error)
             return
-        # First: a store that cannot be used can be listed just as little.
+        # First: a store that cannot be used cannot be listed either.
         unhealthy = await self.healths.problem(url) if url is not None else None
         if unhealthy is None:
             await replica.live.wait_first_refresh()

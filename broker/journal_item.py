@@ -61,13 +61,13 @@ def _spec(name: str, raw: bytes) -> JournalSpec:
     message = pb.JournalSpec.FromString(raw)
     validate(message)
     if message.name != name:
-        raise ValidationError("the spec is of another journal than its key", "JournalSpec", "Name")
+        raise ValidationError("the spec names another journal than its key", "JournalSpec", "Name")
     return JournalSpec.from_proto(message)
 
 
 @remembered
 def _nameless(raw: bytes) -> JournalSpec | None:
-    """A spec but for its name, of which nothing else in it depends; None if there is one after all."""
+    """A spec without its name, on which nothing else in it depends; None if it has one after all."""
     message = pb.JournalSpec.FromString(raw)
     if message.name:
         return None

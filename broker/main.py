@@ -21,7 +21,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from allocator.etcd_client import EtcdClient
 from allocator.etcd_connections import EtcdConnections, EtcdTls, EtcdUser
-from allocator.etcd_errors import EtcdError
+from allocator.etcd_errors import EtcdDeniedError, EtcdError
 from allocator.keys import member_key
 from allocator.keyspace import KeySpace
 from allocator.keyspace_watch import KeySpaceWatch, WatchTiming
@@ -58,11 +58,13 @@ log = logging.getLogger(__name__)
 _now_s = time.time  # noqa: TID251
 _THREADS = 8
 _SWEEP_S = 3600.0
+# How long a broker that ends waits for its uploads; less if something is broken, as they may be too.
+_UPLOAD_S = 300.0
 _UPLOAD_BROKEN_S = 30.0
 _RETRY_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EtcdSettings:
     endpoints: tuple[str, ...] = ("http://localhost:2379",)
     prefix: str = "/gazette/cluster"
@@ -73,7 +75,7 @@ class EtcdSettings:
     watch_delay_s: float = 0.03
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
     """All that can be set. ``gazctl serve --help`` says what for."""
 
@@ -94,7 +96,7 @@ class BrokerSettings:
     server_tls: ServerTls | None = None
     peer_tls: PeerTls | None = None
     receive_bytes_max: int = 4 << 20
-    # How long a broker that is told to stop waits for others to take over, and then for its uploads.
+    # How long a broker that is told to stop waits for others to take over.
     drain_s: float = 300.0
     # Of the HTTP gateway, as `host:port`; none if it is empty. Whose pages may use it.
     http_listen: str = ""
@@ -102,7 +104,6 @@ class BrokerSettings:
     # Of metrics and readiness, as the gateway's; and whether that alone has them.
     debug_listen: str = ""
     debug_private: bool = False
-    upload_s: float = 300.0
 
 
 class BrokerProcess:
@@ -153,17 +154,17 @@ class BrokerProcess:
             membership = Membership(etcd, key, LeaseFile(directory.path / "lease"), ttl_s=settings.etcd.lease_s)
             session: Session[JournalItem, BrokerMember, Route] = Session(etcd, membership, watch, journal_consistency)
             surroundings = Surroundings(
-                etcd,
-                watch,
-                directory,
-                executor,
-                readers,
-                stores,
-                peers,
-                chance,
-                session.is_certain,
-                _now_s,
-                time.time_ns,
+                etcd=etcd,
+                watch=watch,
+                directory=directory,
+                executor=executor,
+                readers=readers,
+                stores=stores,
+                peers=peers,
+                chance=chance,
+                is_certain=session.is_certain,
+                now_s=_now_s,
+                now_ns=time.time_ns,
             )
             try:
                 await self._serve(session, surroundings)
@@ -264,13 +265,13 @@ class BrokerProcess:
                 await session.drain(replace(member, exiting=True).encoded(), settings.drain_s)
                 # What nobody took over ends here, while this broker is a member beyond doubt.
                 service.stop_proxying()
-                await self._give_up(server, broker, STOP_S, settings.upload_s)
+                await self._give_up(server, broker, STOP_S, _UPLOAD_S)
         finally:
             self.serving.clear()
             service.stop_proxying()
             # Without a lease nothing that is under way may be acknowledged, so nobody needs to wait for it.
             is_orderly = not (session.lost.is_set() or tasks.has_failed)
-            upload_s = self._upload_s(tasks)
+            upload_s = _UPLOAD_BROKEN_S if tasks.has_failed else _UPLOAD_S
             await self._give_up(server, broker, STOP_S if is_orderly else 0, upload_s)
             if broker.has_begun:
                 await self._upload_rest(broker, upload_s)
@@ -281,14 +282,12 @@ class BrokerProcess:
             try:
                 await broker.recover()
                 return
+            except* EtcdDeniedError:
+                raise
             except* EtcdError as errors:
                 extra = {"error": str(errors.exceptions[0])}
                 log.warning("etcd does not answer: it has to, before spools can be recovered (will retry)", extra=extra)
             await asyncio.sleep(_RETRY_S)
-
-    def _upload_s(self, tasks: Background) -> float:
-        """If something is broken, perhaps so are uploads."""
-        return min(self._settings.upload_s, _UPLOAD_BROKEN_S) if tasks.has_failed else self._settings.upload_s
 
     async def _until_stopped(self, tasks: Background) -> None:
         async with asyncio.TaskGroup() as waiting:

@@ -80,11 +80,6 @@ class Resolver(Generic[FileT]):
         heapq.heappush(self._waiting, (wanted.revision, next(self._count), wait))
         return wait
 
-    @property
-    def waiting_count(self) -> int:
-        """With some of those who have given up."""
-        return len(self._waiting)
-
     def _is_misdirected(self, wanted: Wanted) -> bool:
         try:
             check_forwarded(self._view, self._own_id, wanted)

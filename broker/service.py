@@ -214,7 +214,7 @@ class JournalService:
             # is kept to some journals has no business there, unless they may give those any store anyway.
             if call.claims.selector != EVERYTHING and not call.claims.capability & Capability.APPLY:
                 raise PermissionDeniedError(
-                    "the token is for some journals only, and a store is none of them: it takes one without a "
+                    "the token is for some journals only, and a store belongs to none of them: use one without a "
                     "selector, or one that grants APPLY"
                 )
             response = await self._served.store_health.store_health(request)

@@ -73,11 +73,6 @@ class Slot(Generic[ValueT]):
         self._held.append(value)
         self._serve()
 
-    @property
-    def waiting_count(self) -> int:
-        """With some of those who have given up."""
-        return len(self._waiting or ())
-
     def _serve(self) -> None:
         """In a loop, not by recursion: each of a thousand who wait may put the value back at once."""
         if self._is_serving:

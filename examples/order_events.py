@@ -1,7 +1,7 @@
 """Orders of a made-up shop as JSON lines, the same ones every time.
 
 python -m examples.order_events --count 10 | gazctl journals append -l name:prefix=acme/orders/ -f lines
-python -m examples.order_events --count 9 --keys | gazctl journals append -l prefix=acme/orders/ -f lines -m modulo
+python -m examples.order_events --count 9 --keys | gazctl journals append -l name:prefix=acme/orders/ -f lines -m modulo
 """
 
 from __future__ import annotations

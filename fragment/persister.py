@@ -117,21 +117,19 @@ class Persister:
         clock: Callable[[], float],
         chance: random.Random,
         *,
-        persisted: Callable[[Fragment], None] = lambda _: None,
         joined: Callable[[Fragment, SpoolFile, int], None] = lambda *_: None,
         may_upload: Callable[[], bool] = lambda: True,
         discard_deleted: bool = False,
     ) -> None:
-        """`spec_now` raises an UnavailableError where nobody can tell. `persisted` hears of every fragment that is seen
-        in a store, and `joined` of what is decided after its replica was given up: a fragment, where it is, and of
-        which incarnation. While `may_upload` is false, nothing is uploaded of an epoch that is not known to be closed:
-        this broker may have lost its lease, and its journals be elsewhere. `discard_deleted` is the operator's word
-        that bytes of deleted journals that are not uploaded yet may be thrown away."""
+        """`spec_now` raises an UnavailableError where nobody can tell. `joined` hears of what is decided after its
+        replica was given up: a fragment, where it is, and of which incarnation. While `may_upload` is false, nothing is
+        uploaded of an epoch that is not known to be closed: this broker may have lost its lease, and its journals be
+        elsewhere. `discard_deleted` is the operator's word that bytes of deleted journals that are not uploaded yet may
+        be thrown away."""
         self._open_store = open_store
         self._compression = compression
         self._spec_now = spec_now
         self._clock = clock
-        self._persisted = persisted
         self._joined = joined
         self._may_upload = may_upload
         self._discard_deleted = discard_deleted
@@ -471,7 +469,7 @@ class Persister:
         if not spec.fragment.stores:
             raise UnavailableError(
                 f"{fragment.journal} was deleted and its last spec names no store to set its bytes aside in: start the "
-                "broker with the flag that discards them, or create the journal again"
+                "broker with --broker.discard-deleted, or create the journal again"
             )
         # A journal of that name may exist again, or soon: its offsets are not these.
         aside = f".deleted/{item.create_revision}/{fragment.journal}"
@@ -489,7 +487,6 @@ class Persister:
                     await self._put(item, store, fragment)
                 item.stored = replace(fragment, backing_store=url)
                 PERSISTED.inc()
-                self._persisted(item.stored)
                 return
             except StoreDeniedError as error:
                 if not self._is_exiting or at + 1 == len(spec.fragment.stores):
@@ -520,7 +517,7 @@ class Persister:
             raise UnavailableError(f"the store took {fragment.content_path} but does not show it")
 
     def _postfix(self, spec: JournalSpec, item: Item, fragment: Fragment) -> str:
-        """The rendered postfix, or none with a warning: a spec that a Go client applied may be beyond us."""
+        """The rendered postfix, or none with a warning: a spec that a Go broker took may be beyond us."""
         template = spec.fragment.path_postfix_template
         if not template:
             return ""

@@ -21,13 +21,11 @@ FOREIGN_CHARS_MAX = 160
 class RemoteListing:
     """Gathers what the stores of one journal hold, batch by batch, so that a shell may pause in between."""
 
-    __slots__ = ("_postfixes", "foreign_count", "foreign_sample", "fragments", "journal", "nested_count")
+    __slots__ = ("_postfixes", "foreign_count", "foreign_sample", "fragments", "journal")
 
     def __init__(self, journal: str) -> None:
         self.journal = journal
         self.fragments: list[Fragment] = []
-        # Objects of journals whose names lie within this one's.
-        self.nested_count = 0
         # Objects that are no fragments at all, such as markers and temporary files; some of their paths for a log.
         self.foreign_count = 0
         self.foreign_sample: list[str] = []
@@ -46,7 +44,6 @@ class RemoteListing:
             if mine is None:
                 mine = owned[folder] = not _lies_in_nested(self.journal, folder, journals)
             if not mine:
-                self.nested_count += 1
                 continue
             try:
                 parsed = Fragment.parse(self.journal, listed.path)

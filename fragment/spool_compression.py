@@ -37,9 +37,6 @@ class SpoolCompression:
         # Files with enough new content, each once: bounded by the number of spools.
         self._due: dict[SpoolFile, None] = {}
         self._work = asyncio.Event()
-        self._working = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     def grew(self, local: LocalFragment) -> None:
         """More of a spool may be read. Only a primary tells: its object is the one that is uploaded."""
@@ -54,7 +51,6 @@ class SpoolCompression:
         if growing.through - growing.compressor.compressed_through >= STEP_BYTES:
             self._due[file] = None
             self._work.set()
-            self._idle.clear()
 
     async def run(self) -> None:
         """Compress until cancelled."""
@@ -77,23 +73,15 @@ class SpoolCompression:
         self._growing.pop(file, None)
         self._due.pop(file, None)
 
-    async def wait_idle(self) -> None:
-        """Return once all that was due is compressed."""
-        await self._idle.wait()
-
     async def _serve(self) -> None:
         while True:
             while not self._due:
-                if not self._working:
-                    self._idle.set()
                 self._work.clear()
                 await self._work.wait()
             file = next(iter(self._due))
             del self._due[file]
             if growing := self._growing.get(file):
-                self._working += 1
                 await self._advance(growing, file)
-                self._working -= 1
 
     async def _advance(self, growing: _Growing, file: SpoolFile) -> None:
         async with growing.lock:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from allocator.etcd_client import EtcdClient
-from allocator.etcd_connections import EtcdConnections
+from allocator.etcd_connections import EtcdConnections, EtcdUser
 from allocator.etcd_errors import EtcdError
 from allocator.keys import members_prefix
 from broker.broker_member import BrokerMember
@@ -17,10 +17,11 @@ from broker.client.client import Client
 from broker.client.settings import ClientSettings
 from gazctl.command import Command, dotted_option
 from gazctl.connection import broker_options, patience, run
+from gazctl.etcd_user import etcd_user, etcd_user_options
 from gazctl.output import json_text
 from gazctl.raw_calls import brokers_of, list_journals
 from gazctl.table import table
-from protocol.errors import GazetteError
+from protocol.errors import GazetteError, ValidationError
 from protocol.gen import journal_pb2 as pb
 from protocol.selector import LabelSelector
 
@@ -46,6 +47,7 @@ class _Broker:
     "--etcd.address", default="", show_default="none", help="Ask etcd as well, which knows brokers without journals."
 )
 @dotted_option("--etcd.prefix", default="/gazette/cluster", help="Of the cluster's keys.")
+@etcd_user_options
 @broker_options
 def brokers_list(**given: Any) -> None:
     """List brokers, what they hold, and whether they answer.
@@ -57,7 +59,11 @@ def brokers_list(**given: Any) -> None:
       gazctl brokers list
       gazctl brokers list --etcd.address http://localhost:2379
     """
-    found = run(given, lambda client: _brokers(client, given))
+    try:
+        user = etcd_user(given)
+    except (ValidationError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    found = run(given, lambda client: _brokers(client, given, user))
     if given["format"] == "json":
         for broker in found:
             click.echo(json_text({name: getattr(broker, name) for name in _Broker.__slots__}))
@@ -74,12 +80,12 @@ def brokers_list(**given: Any) -> None:
         raise SystemExit(1)
 
 
-async def _brokers(client: Client, given: dict[str, Any]) -> list[_Broker]:
+async def _brokers(client: Client, given: dict[str, Any], user: EtcdUser | None) -> list[_Broker]:
     async with brokers_of(client.settings) as asked, patience("the list of journals"):
         listed = await list_journals(asked, LabelSelector())
     found: dict[tuple[str, str], _Broker] = {}
     if given["etcd_address"]:
-        found = await _members(given["etcd_address"], given["etcd_prefix"])
+        found = await _members(given["etcd_address"], given["etcd_prefix"], user)
     for journal in listed.journals:
         _count(found, journal.route)
     own = listed.header.process_id
@@ -112,11 +118,11 @@ async def _ask(settings: ClientSettings, broker: _Broker) -> None:
         broker.status = f"{answer.zone}/{answer.suffix} answers there"
 
 
-async def _members(address: str, prefix: str) -> dict[tuple[str, str], _Broker]:
+async def _members(address: str, prefix: str, user: EtcdUser | None) -> dict[tuple[str, str], _Broker]:
     root = members_prefix(prefix)
     found = {}
     try:
-        async with EtcdClient(EtcdConnections(address.split(","))) as etcd:
+        async with EtcdClient(EtcdConnections(address.split(","), user=user)) as etcd:
             listing = await etcd.list_prefix(root)
     except EtcdError as error:
         raise click.ClickException(f"etcd at {address}: {error}") from error

@@ -15,10 +15,11 @@ from broker.client.client import Client
 from broker.client.listing import Listing
 from broker.client.outcome import UnknownOutcomeError
 from broker.client.retry import NEVER
-from broker.client.settings import ClientSettings, endpoint_of
+from broker.client.settings import ClientSettings
 from gazctl.command import LOG_FORMATS, LOG_LEVELS, Duration, dotted_option
 from gazctl.output import notice
 from protocol.auth import Keys
+from protocol.endpoint import endpoint_of
 from protocol.errors import (
     GazetteError,
     PermissionDeniedError,

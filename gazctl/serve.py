@@ -16,6 +16,7 @@ import click
 
 from gazctl.command import LOG_FORMATS, LOG_LEVELS, Duration, ServiceCommand, Size
 from gazctl.command import dotted_option as _option
+from gazctl.etcd_user import etcd_user, etcd_user_options
 from protocol.errors import GazetteError, ValidationError, checked
 
 _FIRST = ("amber", "brisk", "calm", "deft", "early", "fond", "glad", "hardy", "keen", "lucid", "mellow", "noble")
@@ -23,7 +24,7 @@ _SECOND = ("badger", "comet", "dune", "ember", "falcon", "grove", "heron", "isle
 
 
 @click.command(cls=ServiceCommand)
-@_option("--broker.zone", default="local", help="Where this broker fails together with others.")
+@_option("--broker.zone", default="local", help="Failure domain, such as a data centre.")
 @_option("--broker.id", default="", show_default="two random words", help="Its name in the zone.")
 @_option("--broker.host", default="", show_default="this machine's name", help="Under which others reach it.")
 @_option("--broker.port", default="0", show_default="any that is free", help="To listen on, or unix:///path.")
@@ -82,11 +83,12 @@ _SECOND = ("badger", "comet", "dune", "ember", "falcon", "grove", "heron", "isle
     envvar="ETCD_LEASE_TTL",
     help="After so long without a sign of life others take over.",
 )
+@etcd_user_options
 @_option("--etcd.cert-file", default=None, help="Shown to etcd.")
 @_option("--etcd.cert-key-file", default=None, help="The key of that certificate.")
 @_option("--etcd.trusted-ca-file", default=None, help="Whom to trust as etcd.")
 @_option("--debug.port", default="", show_default="none", help="Serves /metrics and /readyz on a port of their own.")
-@_option("--debug.private", is_flag=True, help="Has metrics on the debug port only, and not on the gateway's.")
+@_option("--debug.private", is_flag=True, help="Serve metrics on the debug port only, and not on the gateway's.")
 @_option("--log.level", type=click.Choice(list(LOG_LEVELS)), default="warn", help="What is logged.")
 @_option("--log.format", type=click.Choice(LOG_FORMATS), default="text", help="How it is logged.")
 def serve(**given: Any) -> None:
@@ -118,9 +120,12 @@ def serve(**given: Any) -> None:
 
 def _tell(group: BaseExceptionGroup[BaseException]) -> None:
     """Why a broker ended: in a line if that is for operators, in full if it is for us."""
-    expected, others = group.split((GazetteError, OSError))
+    from allocator.etcd_errors import EtcdDeniedError
+
+    expected, others = group.split((GazetteError, OSError, EtcdDeniedError))
     for error in _leaves(expected):
-        click.echo(f"Error: {error}", err=True)
+        remedy = ": look at --etcd.user, its password and its role" if isinstance(error, EtcdDeniedError) else ""
+        click.echo(f"Error: {error}{remedy}", err=True)
     if others is not None:
         logging.getLogger(__name__).error("the broker ended by a fault of its own", exc_info=others)
 
@@ -144,7 +149,7 @@ def _settings(given: dict[str, Any]) -> Any:
     from protocol.route import ProcessId
 
     own_id = ProcessId(given["broker_zone"], given["broker_id"] or _random_name())
-    # Named as whoever has set them knows them.
+    # Errors name the flag.
     checked("broker.zone", check_token, own_id.zone, *ZONE_BYTES)
     checked("broker.id", check_token, own_id.suffix, *SUFFIX_BYTES)
     if not re.fullmatch(r"unix:.+|[0-9]+", given["broker_port"]):
@@ -152,33 +157,34 @@ def _settings(given: dict[str, Any]) -> Any:
     port, bind = given["broker_port"], given["broker_bind"] or "[::]"
     file_root = given["broker_file_root"]
     return BrokerSettings(
-        own_id,
-        given["broker_host"] or socket.gethostname(),
-        Path(given["broker_spool_dir"] or _state_dir() / f"{own_id.zone}-{own_id.suffix}"),
-        port if port.startswith("unix:") else f"{bind}:{port}",
-        EtcdSettings(
-            tuple(given["etcd_address"].split(",")),
-            given["etcd_prefix"],
-            round(given["etcd_lease"]),
-            _etcd_tls(given),
+        id=own_id,
+        host=given["broker_host"] or socket.gethostname(),
+        spool_dir=Path(given["broker_spool_dir"] or _state_dir() / f"{own_id.zone}-{own_id.suffix}"),
+        listen=port if port.startswith("unix:") else f"{bind}:{port}",
+        etcd=EtcdSettings(
+            endpoints=tuple(given["etcd_address"].split(",")),
+            prefix=given["etcd_prefix"],
+            lease_s=round(given["etcd_lease"]),
+            tls=_etcd_tls(given),
+            user=etcd_user(given),
             watch_delay_s=given["broker_watch_delay"],
         ),
-        given["broker_limit"],
-        given["broker_max_replication"],
-        BrokerPolicy(
-            AppendRates(given["broker_max_append_rate"], given["broker_min_append_rate"]),
-            given["broker_auto_suspend"],
-            given["broker_report_retention"],
-            given["broker_discard_deleted"],
+        limit=given["broker_limit"],
+        max_replication=given["broker_max_replication"],
+        policy=BrokerPolicy(
+            rates=AppendRates(given["broker_max_append_rate"], given["broker_min_append_rate"]),
+            auto_suspend=given["broker_auto_suspend"],
+            report_retention=given["broker_report_retention"],
+            discard_deleted=given["broker_discard_deleted"],
         ),
-        StoreSettings(Path(file_root) if file_root else None, given["broker_file_only"], dict(os.environ)),
-        FsyncMode.parse(given["broker_spool_fsync"]),
-        given["broker_spool_budget"],
-        Keys.parse(given["broker_auth_keys"]) if given["broker_auth_keys"] else None,
-        _server_tls(given),
-        _peer_tls(given),
-        given["broker_max_grpc_recv_size"],
-        given["broker_drain_timeout"],
+        stores=StoreSettings(Path(file_root) if file_root else None, given["broker_file_only"], dict(os.environ)),
+        fsync=FsyncMode.parse(given["broker_spool_fsync"]),
+        spool_budget=given["broker_spool_budget"],
+        keys=Keys.parse(given["broker_auth_keys"]) if given["broker_auth_keys"] else None,
+        server_tls=_server_tls(given),
+        peer_tls=_peer_tls(given),
+        receive_bytes_max=given["broker_max_grpc_recv_size"],
+        drain_s=given["broker_drain_timeout"],
         http_listen="" if given["broker_http_port"] == "none" else f"{bind}:{given['broker_http_port']}",
         allow_origins=tuple(given["broker_allow_origin"]),
         debug_listen=f"{bind}:{given['debug_port']}" if given["debug_port"] else "",

@@ -9,11 +9,15 @@ from pathlib import Path
 
 import click
 
+from gazctl.local_cluster import BROKERS_MAX
+
 DEFAULT_PORT = 8080
 
 
 @click.command()
-@click.option("--brokers", type=click.IntRange(1, 32), default=3, show_default=True, help="How many brokers to run.")
+@click.option(
+    "--brokers", type=click.IntRange(1, BROKERS_MAX), default=3, show_default=True, help="How many brokers to run."
+)
 @click.option(
     "--dir",
     "folder",

@@ -14,6 +14,15 @@ def check_endpoint(endpoint: str) -> None:
     _parsed(endpoint)
 
 
+def endpoint_of(address: str) -> str:
+    """An address as an endpoint: without a scheme it is plain ``http``.
+
+    >>> endpoint_of("broker.example:8080"), endpoint_of("https://broker.example")
+    ('http://broker.example:8080', 'https://broker.example')
+    """
+    return address if "://" in address else f"http://{address}"
+
+
 def dial_address(endpoint: str) -> str:
     """The address of a valid endpoint.
 

@@ -94,13 +94,6 @@ class FragmentStore:
         """Where the store keeps a content path. A prefix to list is rewritten alike."""
         return self.prefix + self.arguments().rewrite(content_path)
 
-    def file_url(self, content_path: str) -> str:
-        """The "signed" URL of a file, without escapes and without the broker's file root, as clients expect.
-
-        A ``%`` in a journal's name thus makes a URL that does not parse.
-        """
-        return "file://" + self.object_key(content_path)
-
 
 def check_fragment_store(url: str) -> None:
     """Raise unless this is the URL of a store, whatever its query."""

@@ -2,13 +2,14 @@
 
 Gazette names the folder of a fragment by a template of Go's text/template. A spec that etcd holds must be valid
 here exactly if it is valid there, so ``check_postfix_template`` accepts all that Go accepts. What we evaluate is
-a subset, and ``check_within_subset`` is how our own Apply keeps users within it.
+a subset, and ``check_within_subset`` is how our own Apply keeps users within it: it refuses a template that is new
+to a journal and beyond us. One that a Go broker has put there may stay.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from protocol.codec import CompressionCodec
 from protocol.errors import ValidationError
@@ -67,18 +68,18 @@ def check_postfix_template(text: str) -> None:
         return
 
 
-def check_within_subset(text: str) -> None:
+def check_within_subset(text: str, spec: JournalSpec = _SAMPLE.spec) -> None:
     """Raise unless we can evaluate the template, also where no path of execution leads on a zero object.
 
-    A sample is rendered as well, because some templates that Go accepts fail with every fragment: `.Fragment`
-    is one thing when a spec is validated, and two when a fragment is persisted.
+    A sample fragment of the journal is rendered as well, because some templates that Go accepts fail with every
+    fragment: `.Fragment` is one thing when a spec is validated, and two when a fragment is persisted.
     """
     try:
         tree = _tree(text)
         for operand in _operands(tree.nodes):
             _check_operand(operand)
         Evaluation(tree, ValidatedRoot(ZERO)).run()
-        PostfixTemplate(text, tree).render(_SAMPLE)
+        PostfixTemplate(text, tree).render(replace(_SAMPLE, spec=spec))
     except BeyondSubsetError as error:
         raise ValidationError(f"{error.rule}; {SUBSET}") from None
 

@@ -24,6 +24,7 @@ from protocol.errors import ValidationError
 from protocol.fragment import OFFSET_MAX
 from protocol.identifier import check_journal
 from protocol.label import LabelSet
+from spark_readers.broker_connection import advised, client_settings
 from spark_readers.fragment_table import FragmentTable
 from spark_readers.loop_thread import LoopThread
 from spark_readers.read_options import Bound, JournalChoice, ReadOptions
@@ -76,8 +77,8 @@ def listed(
     """Those that are there. Of those `read` up to their ends, as brokers tell, fragments are not asked for."""
     if options.broker is None:
         return loop.run(_of_store(options, environ))
-    with options.broker.advised():
-        return loop.run(_of_brokers(options, options.broker.settings(environ, options.file_root), read or {}))
+    with advised(options.broker):
+        return loop.run(_of_brokers(options, client_settings(options.broker, environ, options.file_root), read or {}))
 
 
 def check_chosen(found: Set[str], options: ReadOptions) -> None:

@@ -114,14 +114,6 @@ def summarise(messages: Iterable[tuple[int, MessageUUID]]) -> Summary:
     return summary
 
 
-def carried(carry: Carry, summary: Summary) -> dict[bytes, ProducerCarry]:
-    """The carry at the end of a stretch, by that at its begin."""
-    after = dict(carry)
-    for producer, of in summary.items():
-        after[producer] = of.applied(after.get(producer))
-    return after
-
-
 def settlement(carry: Carry, later: Sequence[Summary]) -> dict[bytes, int]:
     """What becomes of the transactions that are open at `carry`, by the stretches that follow it, in order."""
     following: dict[bytes, _Following] = {}

@@ -6,7 +6,7 @@ tells what it will be. Acknowledgements themselves are no data and are not deliv
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 from consumer.message.message_uuid import Flags, MessageUUID
@@ -112,15 +112,3 @@ class CommitSieve(Generic[T]):
             self.waiting_size -= sum(size for _, _, size in waiting)
             producer.waiting = []
         producer.fate = None
-
-
-def sieved(
-    messages: Iterable[tuple[int, MessageUUID | None]], carry: Carry, settlement: Settlement, replays: bool = False
-) -> list[int]:
-    """What of a stretch is delivered. Messages are known by where they begin."""
-    sieve = CommitSieve[int](carry, settlement, replays)
-    delivered: list[int] = []
-    for begin, uuid in messages:
-        sieve.take(begin, uuid, begin, delivered)
-    sieve.end(delivered)
-    return delivered

@@ -35,6 +35,7 @@ from protocol.fragment import Fragment
 from protocol.fragment_store import FragmentStore
 from protocol.url import parse_url
 from spark_readers.broker_access import BrokerAccess
+from spark_readers.broker_connection import advised, client_settings
 from spark_readers.loop_thread import LoopThread, loop_thread
 from spark_readers.read_options import ReadOptions
 from spark_readers.scan_plan import DataLossError
@@ -86,7 +87,7 @@ class FragmentAccess:
         if self._client is None:
             self._client = BlockingClient(settings=settings)
         with (
-            broker.advised(),
+            advised(broker),
             self._client.read(journal, begin, end=end, block=False, on_jump=refuse) as reader,
         ):
             yield from reader
@@ -192,7 +193,7 @@ class FragmentAccess:
         if self._signer is None or self._urls is None:
             self._urls = FragmentUrls(settings.file_root, settings.connect_s, settings.stall_s)
             self._signer = await Client(settings=settings).__aenter__()
-        with broker.advised():
+        with advised(broker):
             told = await self._signer.read_metadata(of.journal, offset)
         found = told.fragment
         if found is None or not found.backing_store or not found.begin <= offset < found.end:
@@ -213,7 +214,7 @@ class FragmentAccess:
 
 
 def _settings(options: ReadOptions) -> ClientSettings | None:
-    return None if options.broker is None else options.broker.settings(os.environ, options.file_root)
+    return None if options.broker is None else client_settings(options.broker, os.environ, options.file_root)
 
 
 class _File(BlockingSource):

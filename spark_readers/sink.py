@@ -30,6 +30,7 @@ from broker.client.blocking import BlockingAppends, BlockingClient
 from broker.client.retry import AtLeastOnce
 from consumer.message.message_uuid import producer_id, ticked
 from protocol.errors import GazetteError, InvariantError, PreconditionError, ValidationError
+from spark_readers.broker_connection import advised, client_settings
 from spark_readers.commit_log import CommitLog
 from spark_readers.commit_record import BATCH_QUERY, CommitRecord
 from spark_readers.row_framing import JournalWrites, RowFraming, acknowledgement
@@ -125,7 +126,7 @@ def write_task(options: SinkOptions, journals: Sequence[str], batches: Iterator[
 @contextlib.contextmanager
 def _client(options: SinkOptions) -> Iterator[BlockingClient]:
     """With the keys or the token that this machine has now."""
-    with options.broker.advised(), BlockingClient(settings=options.broker.settings(os.environ)) as client:
+    with advised(options.broker), BlockingClient(settings=client_settings(options.broker, os.environ)) as client:
         yield client
 
 
@@ -231,7 +232,7 @@ def _columns(schema: StructType) -> dict[str, str]:
 
 def _journals(options: SinkOptions) -> tuple[str, ...]:
     # A driver without its token would find out when all rows are written and it is to acknowledge them.
-    options.broker.settings(os.environ)
+    client_settings(options.broker, os.environ)
     if not options.selector:
         return options.journals
     with _client(options) as client:

@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "spark_readers": {"protocol", "protocol.rpc", "fragment", "broker.client", "consumer.message"},
     "gazctl": {"protocol", "allocator", "fragment", "broker", "broker.client", "consumer", "consumer.message"}
     | {"protocol.rpc", "spark_readers"},
-    "examples": {"broker.client", "consumer", "consumer.message", "protocol", "spark_readers"},
+    "examples": {"broker.client", "consumer", "consumer.message", "gazctl", "protocol", "spark_readers"},
 }
 
 # Packages and modules that decide and never await: no clock, no chance, no input or output of any kind.
@@ -65,7 +65,7 @@ CORES = (
     *("broker.client.read_message", "broker.client.line_buffer", "broker.client.listing"),
     *("broker.client.journal_change",),
     *("spark_readers.sink_options", "spark_readers.row_framing", "spark_readers.arrow_values"),
-    *("spark_readers.commit_record",),
+    *("spark_readers.commit_record", "spark_readers.broker_access"),
     *("spark_readers.read_options", "spark_readers.path_keys", "spark_readers.clock_summary"),
     *("spark_readers.commit_sieve", "spark_readers.fragment_task", "spark_readers.fragment_table"),
     *("spark_readers.scan_plan", "spark_readers.message_batches", "spark_readers.uuid_extract"),
@@ -76,6 +76,8 @@ CORES = (
 FRONT_DOORS = {"spark_readers"}
 # What is not a core although the package around it is.
 SHELLS = ("protocol.rpc",)
+# Ports: types alone, which cores may name. Their methods are for shells to await.
+PORTS = ("fragment.stores.blob_store",)
 NOT_IN_CORES = {
     *("aiohttp", "asyncio", "concurrent", "fsspec", "grpc", "http", "io", "logging", "multiprocessing", "os"),
     *("pathlib", "random", "select", "selectors", "signal", "socket", "subprocess", "tempfile", "threading"),
@@ -90,6 +92,10 @@ LINES_MAX = 600
 def owner(module: str) -> str:
     """The entry of MAY_IMPORT that rules `module`."""
     return max((name for name in MAY_IMPORT if f"{module}.".startswith(f"{name}.")), key=len)
+
+
+def is_core(module: str) -> bool:
+    return owner(module) not in SHELLS and any(f"{module}.".startswith(f"{core}.") for core in CORES)
 
 
 def sources(*folders: str) -> Iterator[Path]:
@@ -150,12 +156,31 @@ def test_the_import_directions_have_no_cycle() -> None:
 @by_module
 def test_cores_neither_wait_nor_touch_the_world(path: Path) -> None:
     module = module_name(path)
-    if owner(module) in SHELLS or not any(f"{module}.".startswith(f"{core}.") for core in CORES):
+    if not is_core(module):
         return
     named = NAMED_IN_CORES.get(module, set())
     touched = {name for name in imports(path) if {name, name.split(".")[0]} & (NOT_IN_CORES - named)}
     assert not touched, f"{module} is a core and imports {sorted(touched)}"
     assert not [node for node in ast.walk(parsed(path)) if isinstance(node, ast.AsyncFunctionDef | ast.Await)]
+
+
+@by_module
+def test_cores_import_only_cores(path: Path) -> None:
+    module = module_name(path)
+    if is_core(module):
+        ours = {name for name in imports(path) if name.split(".")[0] in PACKAGES}
+        shells = {name for name in ours if not is_core(name) and name not in PORTS}
+        assert not shells, f"{module} is a core and imports {sorted(shells)}"
+
+
+@pytest.mark.parametrize("port", PORTS)
+def test_ports_do_nothing(port: str) -> None:
+    """A body of an async method is a docstring or three dots."""
+    tree = parsed((ROOT / port.replace(".", "/")).with_suffix(".py"))
+    methods = [node for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef)]
+    assert methods
+    for method in methods:
+        assert all(isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant) for line in method.body)
 
 
 @by_module
@@ -275,7 +300,61 @@ def test_links_between_documents_lead_somewhere(document: Path) -> None:
         assert (document.parent / target).exists(), f"{document.name} links to {target}"
 
 
+def section(title: str) -> str:
+    """A part of ARCHITECTURE.md, down to the next of its kind."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def rows(text: str) -> Iterator[list[str]]:
+    """The cells of the tables in a text, without their heads."""
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| `") and len(cells) > 1:
+            yield cells
+
+
+def names(cell: str) -> list[str]:
+    return re.findall(r"`([a-z][\w.]*)`", cell)
+
+
+def test_the_table_of_imports_is_the_one_that_is_checked() -> None:
+    told: dict[str, set[str]] = {}
+    for package, allowed, _ in rows(section("Who may import whom")):
+        told[package.strip("`")] = set(told) if allowed.startswith("everything above") else set(names(allowed))
+    assert told == MAY_IMPORT
+
+
+# Those whose modules are all named there. What lies in folders below them is named by its folder.
+MAPPED = ("allocator", "broker", "broker.client", "fragment", "gazctl", "protocol", "spark_readers")
+
+
+def mapped() -> Iterator[tuple[str, list[str], list[str]]]:
+    """Of each row of the map: the package, the modules that it is about, and all names in it."""
+    for part in section("Modules").split("\n### ")[1:]:
+        heading, _, body = part.partition("\n")
+        for cells in rows(body) if heading != "Planned" else ():
+            about = names(cells[0])
+            package, _, first = about[0].rpartition(".")
+            yield package or heading, [first, *about[1:]], names(" ".join(cells))
+
+
+def test_modules_on_the_map_exist() -> None:
+    for package, about, _ in mapped():
+        folder = ROOT / package.replace(".", "/")
+        for name in about:
+            exists = name == package or (folder / name).is_dir() or (folder / f"{name}.py").exists()
+            assert exists, f"ARCHITECTURE.md tells of {package}.{name}"
+
+
+@pytest.mark.parametrize("package", MAPPED)
+def test_every_module_is_on_the_map(package: str) -> None:
+    told = {name.rpartition(".")[2] for of, _, all_names in mapped() if of == package for name in all_names}
+    modules = {path.stem for path in (ROOT / package.replace(".", "/")).glob("*.py")} - {"__init__"}
+    assert not modules - told, f"ARCHITECTURE.md says nothing of {sorted(modules - told)} in {package}"
+
+
 def test_the_demo_runs() -> None:
-    ran = subprocess.run([sys.executable, "-m", "gazctl.demo"], cwd=ROOT, capture_output=True, text=True, check=False)
+    ran = subprocess.run([sys.executable, "-m", "examples.demo"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, f"the demo failed:\n{ran.stderr[-4000:]}\nafter it had shown:\n{ran.stdout[-4000:]}"
     assert "acme/orders/part-000" in ran.stdout

@@ -19,12 +19,12 @@ _DETAIL_MAX = 256
 def decoded(kind: type[M], raw: bytes | None, endpoint: str) -> M:
     """Raises a FailedCallError: what breaks the rules is no answer. gRPC gives None where a call ended without one."""
     if raw is None:
-        raise FailedCallError(f"{endpoint}: it ended a call well, but without an answer")
+        raise FailedCallError(f"{endpoint}: it ended a call as successful without an answer")
     try:
         message = kind.FromString(raw)
         validate(message)
     except DecodeError as error:
-        raise FailedCallError(f"{endpoint}: its answer is no message of its kind") from error
+        raise FailedCallError(f"{endpoint}: its answer is not a message of the expected type") from error
     except ValidationError as error:
         raise FailedCallError(f"{endpoint}: its answer makes no sense: {error}") from error
     return message

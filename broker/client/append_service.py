@@ -152,7 +152,7 @@ class AppendService:
     def pending_except(self, journal: str = "") -> list[PendingAppend]:
         """The last append of every other journal that is not done. When they are, all before them are as well.
 
-        Of a journal that has failed there is one that has failed.
+        A journal that has failed is represented by an append that has failed.
         """
         name = strip_meta(journal)
         pending = [held.tail for other, held in self._journals.items() if other != name and held.tail is not None]
@@ -160,7 +160,7 @@ class AppendService:
         return pending + failed
 
     async def flush(self) -> None:
-        """Until all that was begun before is done. Raises the first error there is, also one of earlier."""
+        """Until all that was begun before is done. Raises the first error there is, even one from before."""
         for pending in self.pending_except():
             await pending
 

@@ -101,7 +101,7 @@ class Brokers:
         self.dispatch.learn(journal, Route.from_proto(header.route), self.clock())
 
     def lost(self, endpoint: str, journal: str | None) -> None:
-        """The broker has stopped to answer: others are asked now, and it itself over a new connection."""
+        """The broker has stopped answering: others are asked now, and this one over a new connection."""
         self.dispatch.failed(endpoint, journal, self.clock())
         held = self._connections.pop(endpoint, None)
         if held is not None:

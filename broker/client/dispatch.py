@@ -96,7 +96,7 @@ class Dispatch:
             self._seen.popitem(last=False)
 
     def failed(self, endpoint: str, journal: str | None, now_s: float) -> None:
-        """It could not be reached, or has stopped to answer."""
+        """It could not be reached, or has stopped answering."""
         self.avoid(endpoint, now_s)
         if journal is not None:
             self._routes.forget(journal)
@@ -104,7 +104,7 @@ class Dispatch:
             self._proxied_until_s = now_s + PROXIED_S
 
     def avoid(self, endpoint: str, now_s: float) -> None:
-        """It has not what others have: for a while they are asked first."""
+        """It lacks what others have: for a while they are asked first."""
         self._failed_s = {one: at for one, at in self._failed_s.items() if now_s - at < AVOIDED_S}
         self._failed_s[endpoint] = now_s
 

@@ -61,7 +61,7 @@ async def list_fragments(
         if not page.next_page_token:
             return
         if page.next_page_token <= token:
-            raise FailedCallError(f"the pages of the fragments of {wanted.journal} go in circles")
+            raise FailedCallError(f"the listing of the fragments of {wanted.journal} does not advance: try again")
         token = page.next_page_token
 
 

@@ -51,7 +51,10 @@ class _HttpObject:
         async with self._get("bytes=0-0") as response:
             size = _size(response)
             if size is None:
-                raise UnavailableError(f"{self._host}: the store does not tell the size of an object")
+                raise UnavailableError(
+                    f"{self._host}: the store tells the size of an object neither by Content-Range nor by "
+                    "Content-Length: look at caches and proxies on the way"
+                )
             return size
 
     async def open(self, offset: int, length: int | None) -> AsyncGenerator[bytes, None]:
@@ -82,7 +85,9 @@ class _HttpObject:
             return offset
         found = _RANGE(response.headers.get("Content-Range", ""))
         if found is None or int(found[1]) != offset:
-            raise UnavailableError(f"{self._host}: the store sent another range than was asked for")
+            raise UnavailableError(
+                f"{self._host}: the store sent another range than was asked for: look at caches and proxies on the way"
+            )
         return 0
 
     @asynccontextmanager

@@ -105,7 +105,7 @@ async def _next(brokers: Brokers, watch: StallWatch, endpoint: str) -> pb.ListRe
     try:
         return None if raw is None else pb.ListResponse.FromString(raw)
     except DecodeError as error:
-        raise FailedCallError(f"{endpoint}: its answer is no message of its kind") from error
+        raise FailedCallError(f"{endpoint}: its answer is not a message of the expected type") from error
 
 
 def _learn(brokers: Brokers, listing: Listing) -> None:

@@ -150,7 +150,9 @@ class RetryingRead:
     def _check_progress(self, before: int) -> None:
         """A stream that ends is nothing special. But whoever gets nothing from any of them has to slow down."""
         if self.offset == before and not self._is_at_head and not self._goes_on_at_once:
-            raise UnavailableError("the broker ended a read without a word")
+            raise UnavailableError(
+                "brokers end the read without any bytes and without an error: their logs may say why"
+            )
         self._goes_on_at_once = False
 
     def _source(self) -> AsyncGenerator[bytes, None]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from broker.client.retry import Retry, RetryPolicy
 from protocol.auth import Keys
-from protocol.endpoint import check_endpoint
+from protocol.endpoint import check_endpoint, endpoint_of
 from protocol.errors import ValidationError, checked
 from protocol.rpc.tls import PeerTls
 
@@ -73,12 +73,3 @@ class ClientSettings:
             None if file_root is None else Path(file_root),
             retry=retry or Retry(),
         )
-
-
-def endpoint_of(address: str) -> str:
-    """An address as an endpoint: without a scheme it is plain ``http``.
-
-    >>> endpoint_of("broker.example:8080"), endpoint_of("https://broker.example")
-    ('http://broker.example:8080', 'https://broker.example')
-    """
-    return address if "://" in address else f"http://{address}"

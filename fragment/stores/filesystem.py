@@ -99,7 +99,7 @@ class Folder:
             await self._run(os.remove, self._file(key))
 
     async def sign(self, key: str, ttl_s: float) -> str:
-        """As clients expect it: without escapes, and without the root, which each of them has its own of."""
+        """As clients expect it: without escapes, and without the root: each client has its own."""
         self._file(key)
         return f"file://{key}"
 

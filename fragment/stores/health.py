@@ -92,7 +92,7 @@ class StoreHealth:
         self._store: BlobStore | None = None
 
     async def run(self) -> None:
-        """Until it is cancelled, or the store is closed for want of use: a check is none."""
+        """Until it is cancelled, or the store is closed because nothing uses it. A check is no use of it."""
         failures = 0
         try:
             while True:

@@ -163,7 +163,7 @@ def _open_azure(store: FragmentStore, settings: StoreSettings) -> Bucket:
         from fragment.stores.azure import open_azure, open_azure_ad
     except ModuleNotFoundError as error:
         raise UnavailableError(
-            "azure stores need the client library of Azure: pip install 'pygazette[azure]', and start again"
+            "azure stores need the client library of Azure: install pygazette with its extra `azure`, and start again"
         ) from error
     opener = open_azure_ad if store.scheme == "azure-ad" else open_azure
     return opener(store, settings.environ)

@@ -10,11 +10,13 @@ import click
 from broker.client.client import Client
 from gazctl.command import Command
 from gazctl.connection import broker_options, patience, run
-from gazctl.output import proto_text
+from gazctl.output import notice, proto_text
 from gazctl.progress import bar
 from protocol.errors import GazetteError, ValidationError
 from protocol.gen import journal_pb2 as pb
+from protocol.journal import JournalSpec
 from protocol.journal_tree import parse
+from protocol.postfix_template import check_within_subset
 
 
 def txn_option(command: Any) -> Any:
@@ -47,6 +49,7 @@ def apply(specs_path: str, dry_run: bool, max_txn_size: int, **given: Any) -> No
       gazctl journals apply --specs journals.yaml --dry-run
     """
     request = _read(specs_path)
+    _check_templates(request)
     if dry_run:
         click.echo(proto_text(request), nl=False)
         return
@@ -67,6 +70,23 @@ def _read(path: str) -> pb.ApplyRequest:
         return parse(text)
     except ValidationError as error:
         raise click.ClickException(f"{'stdin' if path == '-' else path}: {error}") from error
+
+
+def _check_templates(request: pb.ApplyRequest) -> None:
+    """Refuse what brokers would refuse, also in a dry run, which asks none.
+
+    Of a journal that may exist only they know whether the template is new to it.
+    """
+    for change in request.changes:
+        if not change.HasField("upsert"):
+            continue
+        try:
+            check_within_subset(change.upsert.fragment.path_postfix_template, JournalSpec.from_proto(change.upsert))
+        except ValidationError as error:
+            problem = f"fragment.path_postfix_template of {change.upsert.name}: {error}"
+            if change.expect_mod_revision == 0:
+                raise click.ClickException(problem) from error
+            notice(f"{problem}. Brokers refuse it, unless the journal has this template already.")
 
 
 async def apply_changes(client: Client, request: pb.ApplyRequest, txn_size: int) -> int:

@@ -17,8 +17,9 @@ from broker.main import BrokerProcess, BrokerSettings, EtcdSettings
 from fragment.stores.open_stores import StoreSettings
 from protocol.route import ProcessId
 from tests.bench.harness import Contest, benchmark
-from tests.support.broker_cluster import eventually, journal_spec
+from tests.support.broker_cluster import journal_spec
 from tests.support.etcd_server import etcd_server
+from tests.support.eventually import eventually
 
 JOURNALS = 10_000
 ROOT = "/bench/cluster"
@@ -65,12 +66,12 @@ def hold_idle_journals() -> Iterator[Contest]:
         async def started() -> tuple[BrokerProcess, asyncio.Task[None]]:
             process = BrokerProcess(
                 BrokerSettings(
-                    ProcessId("local", "broker-0"),
-                    "127.0.0.1",
-                    folder / "spool",
-                    "127.0.0.1:0",
-                    EtcdSettings((etcd.endpoint,), ROOT),
-                    JOURNALS,
+                    id=ProcessId("local", "broker-0"),
+                    host="127.0.0.1",
+                    spool_dir=folder / "spool",
+                    listen="127.0.0.1:0",
+                    etcd=EtcdSettings(endpoints=(etcd.endpoint,), prefix=ROOT),
+                    limit=JOURNALS,
                     stores=StoreSettings(file_root=folder / "fragments"),
                     drain_s=0.1,
                 )

@@ -28,10 +28,10 @@ from fragment.stores.bucket import Bucket, TransferSizes
 from fragment.stores.bucket_store import BucketStore, Deadlines
 from fragment.stores.filesystem import Folder
 from fragment.stores.gcs import open_gcs
-from fragment.stores.memory import MemoryBucket
 from fragment.stores.s3 import open_s3
 from protocol.errors import CorruptError, UnavailableError, ValidationError
 from protocol.fragment_store import FragmentStore
+from tests.support.memory_bucket import MemoryBucket
 from tests.support.object_servers import AZURE_ACCOUNT, AZURE_KEY, BUCKET, AzureServer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

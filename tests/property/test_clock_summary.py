@@ -12,14 +12,14 @@ from consumer.message.message_uuid import Flags, MessageUUID
 from consumer.message.sequencer import Envelope, ReplayRange, Sequencer, SequencerState
 from spark_readers.clock_summary import (
     Summary,
-    carried,
     carry_from_json,
     carry_to_json,
     settlement,
     stretches,
     summarise,
 )
-from spark_readers.commit_sieve import CommitSieve, sieved
+from spark_readers.commit_sieve import CommitSieve
+from tests.support.stretches import carried, sieved
 from tests.support.uuid_histories import uuid_histories
 
 MESSAGES = uuid_histories(max_size=40)

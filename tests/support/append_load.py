@@ -9,7 +9,8 @@ from itertools import count
 import grpc
 
 from protocol.gen import journal_pb2 as pb
-from tests.support.broker_cluster import BrokerCluster, eventually
+from tests.support.broker_cluster import BrokerCluster
+from tests.support.eventually import eventually
 
 PAUSE_S = 0.002
 APPEND_S = 5.0

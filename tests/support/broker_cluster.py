@@ -11,7 +11,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,12 +28,12 @@ from protocol.journal import Flag, FragmentPolicy, JournalSpec
 from protocol.label import LabelSet
 from protocol.selector import LabelSelector
 from tests.support.etcd_server import free_port
+from tests.support.eventually import WAIT_S, eventually
 
 if TYPE_CHECKING:
     # There is no such class but in the type stubs.
     from protocol.gen.journal_pb2_grpc import JournalAsyncStub
 
-WAIT_S = 60.0
 TRY_S = 10.0
 
 
@@ -294,17 +294,3 @@ def journal_spec(
         replace(fragment, **policy),
         flags,
     )
-
-
-async def eventually(
-    condition: Callable[[], Awaitable[bool] | bool], what: str | Callable[[], str], within_s: float = WAIT_S
-) -> None:
-    """Ask again until it holds. Of something outside of this process there is no other way to know."""
-    clock = asyncio.get_running_loop().time
-    until_s = clock() + within_s
-    while True:
-        held = condition()
-        if held if isinstance(held, bool) else await held:
-            return
-        assert clock() < until_s, f"waited in vain for {what() if callable(what) else what}"
-        await asyncio.sleep(0.05)

@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.support.eventually import eventually_blocking
 
 WAIT_S = 60.0
 GAZCTL = (sys.executable, "-m", "gazctl.main")
@@ -97,7 +97,7 @@ class Up:
         command = [*GAZCTL, "up", "--brokers", str(self.brokers), "--dir", str(self.folder), "--port", str(self.port)]
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=output)
-        wait_until(self._is_ready, self.said)
+        eventually_blocking(self._is_ready, lambda: f"the cluster: {self.said()}")
         return self.cluster()
 
     def _is_ready(self) -> bool:
@@ -128,11 +128,3 @@ class Up:
                 self.process.wait(WAIT_S)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-
-
-def wait_until(condition: Callable[[], bool], what: Callable[[], object]) -> None:
-    """Of other processes there is no other way to know."""
-    until_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < until_s, what()
-        time.sleep(0.05)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -246,10 +246,3 @@ async def settled() -> None:
     """Let everything that can go on do so."""
     for _ in range(20):
         await asyncio.sleep(0)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Until something holds that threads have a part in."""
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110, nobody tells
-            await asyncio.sleep(0.001)

@@ -42,7 +42,8 @@ from tests.support.allocation import (
 )
 from tests.support.etcd_proxy import etcd_proxy
 from tests.support.etcd_server import EtcdServer, etcd_cluster
-from tests.support.metrics import metric, wait_for
+from tests.support.eventually import eventually
+from tests.support.metrics import metric
 
 PATIENCE_S = 30.0
 LIMIT = 4000
@@ -431,7 +432,7 @@ async def test_an_answer_that_is_lost_changes_nothing_in_the_end(
         proxy.lost_answers.add("/etcdserverpb.KV/Txn")
         await put_items(etcd, prefix, range(5), 2)
         await settled(prefix, first.watch, [first, second], 5)
-        await wait_for(lambda: bool(said(caplog, "step failed")))
+        await eventually(lambda: bool(said(caplog, "step failed")), "a step to fail")
         await put_items(etcd, prefix, range(5, 8), 2)
         await settled(prefix, second.watch, [first, second], 8)
         assert not proxy.lost_answers
@@ -461,13 +462,13 @@ async def test_what_a_holder_wrote_is_not_taken_from_it_by_a_leader_that_is_blin
             proxy.lost_answers.add(transact)
         await put_items(etcd, prefix, [0], 1)
         key = f"{prefix}/assign/item/0000#{first.id}#0"
-        await wait_for(lambda: not proxy.muffled)
+        await eventually(lambda: not proxy.muffled, "the answer to be muffled")
         async with asyncio.timeout(PATIENCE_S):
             while await etcd.get(key) is None:
                 continue
         await etcd.commit(Transaction((), (Put(key, b"in order", KEEP_LEASE),)))
         # It has had every reason to look again.
-        await wait_for(lambda: len(said(caplog, "not seen yet")) > 1)
+        await eventually(lambda: len(said(caplog, "not seen yet")) > 1, "the leader to say so twice")
         proxy.flowing.set()
         await settled(prefix, first.watch, [first], 1)
         stored = await etcd.get(key)
@@ -561,12 +562,12 @@ async def test_only_the_leader_tells_of_the_cluster_and_only_while_it_is_one(
 
     async with member_of(etcd, prefix, "zone-a", "first") as first:
         await put_items(etcd, prefix, range(3), 1)
-        await wait_for(lambda: gauges() == [3, 1, 3])
+        await eventually(lambda: gauges() == [3, 1, 3], "the gauges to tell of it")
         await etcd.delete(first.membership.key)
-        await wait_for(lambda: gauges() == [0, 0, 0])
+        await eventually(lambda: gauges() == [0, 0, 0], "the gauges to be zero")
         standings = [vars(record)["what"] for record in said(caplog, "standing")]
         assert standings == [Standing.LEADS.value, Standing.ABSENT.value]
         async with member_of(etcd, prefix, "zone-a", "second") as second:
-            await wait_for(lambda: gauges() == [3, 1, 3])
+            await eventually(lambda: gauges() == [3, 1, 3], "the gauges to tell of it")
             second.running.cancel()
-            await wait_for(lambda: gauges() == [0, 0, 0])
+            await eventually(lambda: gauges() == [0, 0, 0], "the gauges to be zero")

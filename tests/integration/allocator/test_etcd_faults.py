@@ -18,7 +18,8 @@ from allocator.keyspace import KeySpace
 from allocator.keyspace_watch import KeySpaceWatch, WatchTiming
 from tests.support.etcd_proxy import EtcdProxy, etcd_proxy
 from tests.support.etcd_server import EtcdServer, etcd_cluster, etcd_server
-from tests.support.metrics import metric, wait_for
+from tests.support.eventually import eventually
+from tests.support.metrics import metric
 from tests.support.mirror import RunningMirror, mirror_of, text
 
 PATIENCE_S = 30.0
@@ -172,7 +173,9 @@ async def stall(folder: Path, timing: WatchTiming, resumed: float, stall_s: floa
             server.pause()
             try:
                 async with asyncio.timeout(60):
-                    await wait_for(lambda: metric("gazette_keyspace_watches_resumed_total") >= resumed, 60)
+                    await eventually(
+                        lambda: metric("gazette_keyspace_watches_resumed_total") >= resumed, "watches to be resumed", 60
+                    )
                     await asyncio.sleep(stall_s - (asyncio.get_running_loop().time() - begun_s))
             finally:
                 server.resume()
@@ -213,7 +216,7 @@ async def test_a_watch_that_is_closed_in_silence_is_resumed(shared_etcd: EtcdSer
             await catch_up(mirror, shared_etcd, str(at))
             streams = proxy.streams
             proxy.end_streams_in_silence()
-            await wait_for(lambda: proxy.streams > streams)  # noqa: B023
+            await eventually(lambda: proxy.streams > streams, "another stream")  # noqa: B023
         await catch_up(mirror, shared_etcd, "end")
 
 
@@ -224,7 +227,7 @@ async def test_a_watch_that_says_nothing_is_given_up(shared_etcd: EtcdServer) ->
         streams = proxy.streams
         proxy.flowing.clear()
         shared_etcd.put(f"{PREFIX}/unheard", "1")
-        await wait_for(lambda: proxy.streams > streams)
+        await eventually(lambda: proxy.streams > streams, "another stream")
         proxy.flowing.set()
         await catch_up(mirror, shared_etcd, "end")
 
@@ -254,13 +257,13 @@ async def test_answers_from_the_past_are_asked_for_again(tmp_path: Path) -> None
             # A watch that began before the compaction would have no need to list anything.
             proxy.opening.clear()
             proxy.end_streams_in_silence()
-            await wait_for(lambda: 1 in proxy.repeats.values())
+            await eventually(lambda: 1 in proxy.repeats.values(), "a repeat")
             server.put(f"{PREFIX}/a", "2")
             server.put(f"{PREFIX}/a", "3")
             server.compact()
             proxy.opening.set()
-            await wait_for(lambda: not any(proxy.repeats.values()))
-            await wait_for(lambda: metric("gazette_keyspace_reloads_total") > reloads)
+            await eventually(lambda: not any(proxy.repeats.values()), "all repeats")
+            await eventually(lambda: metric("gazette_keyspace_reloads_total") > reloads, "a reload")
             mirror.check(server)
             await catch_up(mirror, server, "end")
 

@@ -18,7 +18,8 @@ from allocator.membership import LeaseMemory, Membership
 from allocator.transaction import Put, Transaction
 from tests.support.etcd_proxy import etcd_proxy
 from tests.support.etcd_server import EtcdServer, etcd_cluster, etcd_server
-from tests.support.metrics import metric, wait_for
+from tests.support.eventually import eventually
+from tests.support.metrics import metric
 from tests.support.mirror import mirror_of
 
 PATIENCE_S = 20.0
@@ -109,18 +110,16 @@ async def test_a_process_that_starts_again_need_not_wait_for_its_former_lease(
     etcd: EtcdClient, prefix: str, tmp_path: Path
 ) -> None:
     file = LeaseFile(tmp_path / "lease")
-    begun_s = asyncio.get_running_loop().time()
-    former = member_of(etcd, prefix, file, ttl_s=60)
+    former = member_of(etcd, prefix, file, ttl_s=3600)
     async with kept(former):
         await former.announce(b"former")
     # It was killed. Its keys live on, but not for long.
     assert await etcd.get(former.key) is not None
-    later = member_of(etcd, prefix, file, ttl_s=60, late_s=60)
-    async with kept(later):
+    later = member_of(etcd, prefix, file, ttl_s=3600, late_s=3600)
+    async with asyncio.timeout(PATIENCE_S), kept(later):
         assert await etcd.get(former.key) is None
         await later.announce(b"later")
         await later.leave()
-    assert asyncio.get_running_loop().time() - begun_s < 30
 
 
 async def test_a_lease_of_the_past_that_is_gone_is_no_obstacle(etcd: EtcdClient, prefix: str) -> None:
@@ -193,7 +192,7 @@ async def test_of_two_updates_at_once_the_later_has_the_last_word(shared_etcd: E
             proxy.lost_answers.add("/etcdserverpb.KV/Txn")
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(membership.update(b"earlier"))
-                await wait_for(lambda: not proxy.lost_answers)
+                await eventually(lambda: not proxy.lost_answers, "the answer to be lost")
                 tasks.create_task(membership.update(b"exiting"))
             stored = await etcd.get(membership.key)
             assert stored is not None
@@ -313,10 +312,10 @@ async def test_a_slow_answer_does_not_make_the_lease_longer(shared_etcd: EtcdSer
             # Sent at 21 s, answered at 26 s.
             streams, passed_s = proxy.streams, 21.0
             tasks.create_task(membership.run())
-            await wait_for(lambda: proxy.streams > streams)
+            await eventually(lambda: proxy.streams > streams, "another stream")
             passed_s = 26.0
             proxy.flowing.set()
-            await wait_for(lambda: metric("gazette_etcd_lease_remaining_seconds") > 40)
+            await eventually(lambda: metric("gazette_etcd_lease_remaining_seconds") > 40, "the lease to be kept")
             passed_s = 80.0
             assert membership.is_certain()
             passed_s = 82.0
@@ -344,7 +343,7 @@ async def test_a_machine_that_slept_through_its_lease_finds_out_as_it_wakes(
                 proxy.flowing.clear()
                 streams, slept_s = proxy.streams, 201.0
                 losing = tasks.create_task(lost_by(membership))
-                await wait_for(lambda: proxy.streams > streams)
+                await eventually(lambda: proxy.streams > streams, "another stream")
             else:
                 running = asyncio.Event()
                 losing = tasks.create_task(lost_by(membership, running))
@@ -364,26 +363,13 @@ async def test_certainty_ends_before_etcd_gives_the_place_to_another(tmp_path: P
                 await membership.announce(b"spec")
                 # Kept for longer than it was granted for.
                 granted_s = boot_clock()
-                await wait_for(lambda: boot_clock() > granted_s + 2.5)
+                await eventually(lambda: boot_clock() > granted_s + 2.5, "more time than was granted")
                 assert membership.is_certain()
-            doubted_s, running = 0.0, asyncio.Event()
-
-            async def doubt() -> None:
-                nonlocal doubted_s
-                running.set()
-                await lost_by(membership)
-                doubted_s = boot_clock()
-
-            async with asyncio.TaskGroup() as tasks:
-                server.pause()
-                paused_s = boot_clock()
-                tasks.create_task(doubt())
-                await running.wait()
-                await wait_for(lambda: not membership.is_certain())
-                assert boot_clock() - paused_s < 5
-                server.resume()
-            assert doubted_s - paused_s < 5
-            # Only now may another have it.
+            server.pause()
+            await lost_by(membership)
+            assert not membership.is_certain()
+            # Only now may another have it: until here etcd stood still.
+            server.resume()
             await wait_gone(etcd, membership.key)
 
 
@@ -437,7 +423,7 @@ async def test_a_lease_survives_a_leader_of_etcd_that_stands_still(tmp_path: Pat
                 await membership.announce(b"spec")
                 leader.pause()
                 paused_s = boot_clock()
-                await wait_for(lambda: boot_clock() > paused_s + 25, 60)
+                await eventually(lambda: boot_clock() > paused_s + 25, "the lease to run out", 60)
                 assert membership.is_certain()
                 leader.resume()
                 assert await etcd.get(membership.key) is not None

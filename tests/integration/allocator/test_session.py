@@ -25,7 +25,7 @@ from allocator.membership import Membership
 from allocator.session import Session
 from tests.integration.allocator.test_membership import Remembered
 from tests.support.etcd_server import EtcdServer, etcd_server
-from tests.support.metrics import wait_for
+from tests.support.eventually import eventually
 
 PATIENCE_S = 30.0
 
@@ -217,7 +217,7 @@ async def test_a_member_that_hears_nothing_of_etcd_stops_by_its_own_clock(tmp_pa
                 await joined.wait()
                 server.pause()
                 # It does not wait for an etcd that does not answer, be it only to take its leave.
-                await wait_for(ending.done)
+                await eventually(ending.done, "the session to end")
                 server.resume()
             assert ending.result().subgroup(LeaseLostError) is not None
             assert session.lost.is_set()

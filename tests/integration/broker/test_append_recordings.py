@@ -10,8 +10,9 @@ import pytest
 from protocol.gen import journal_pb2 as pb
 from protocol.journal import Flag
 from tests.support.append_recording import Conversation, compare, conversations, had_with
-from tests.support.broker_cluster import BrokerCluster, broker_cluster, eventually, journal_spec
+from tests.support.broker_cluster import BrokerCluster, broker_cluster, journal_spec
 from tests.support.etcd_server import EtcdServer
+from tests.support.eventually import eventually
 
 
 @pytest.fixture

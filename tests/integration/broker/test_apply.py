@@ -136,6 +136,24 @@ async def test_a_mirror_that_lags_is_not_waited_for_for_ever(
         assert await etcd.get(item_key(prefix, "acme/a")) is not None
 
 
+async def test_a_template_that_we_cannot_evaluate_is_refused_where_it_is_new(
+    broker: Broker, etcd: EtcdClient, prefix: str
+) -> None:
+    """One that a Go broker has written is kept: what etcd holds is read leniently, and other fields may change."""
+    plain = journal_spec("acme/a")
+    beyond = replace(plain, fragment=replace(plain.fragment, path_postfix_template="{{ .Fragment.Length }}"))
+    with pytest.raises(ValidationError, match=r"Fragment\.PathPostfixTemplate: .*write \.Spool or \.JournalSpec first"):
+        await broker.applied(upsert(beyond))
+    await broker.applied(upsert(plain))
+    with pytest.raises(ValidationError, match="PathPostfixTemplate"):
+        await broker.applied(upsert(beyond, -1))
+    assert JournalSpec.from_proto((await broker.journals())["acme/a"].spec) == plain
+
+    put = await etcd.put(item_key(prefix, "acme/a"), beyond.to_proto().SerializeToString())
+    assert (await broker.applied(upsert(replace(beyond, replication=2), put.revision))).status == pb.OK
+    assert JournalSpec.from_proto((await broker.journals())["acme/a"].spec) == replace(beyond, replication=2)
+
+
 async def test_a_token_changes_only_what_it_matches_before_and_after(broker: Broker) -> None:
     gold = LabelSelector.parse("tier=gold")
     mine, others = journal_spec("acme/mine", ("tier", "gold")), journal_spec("acme/others", ("tier", "lead"))

@@ -10,8 +10,9 @@ from allocator.etcd_client import EtcdClient
 from allocator.keys import member_key
 from broker.journal_item import ZONES
 from protocol.label import REGION, LabelSet
-from tests.support.broker_cluster import Broker, broker_cluster, eventually, journal_spec
+from tests.support.broker_cluster import Broker, broker_cluster, journal_spec
 from tests.support.etcd_server import EtcdServer, free_port
+from tests.support.eventually import eventually
 
 JOURNAL = "test/journal"
 

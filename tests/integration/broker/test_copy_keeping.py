@@ -31,8 +31,8 @@ from fragment.spool_writer import SpoolWriter
 from fragment.stores.blob_store import BlobStore
 from protocol.errors import UnavailableError
 from protocol.label import LabelSet
-from tests.support.broker_cluster import eventually
 from tests.support.etcd_server import free_port
+from tests.support.eventually import eventually
 
 JOURNAL = "acme/orders"
 FIRST = EpochMark(7, 1)

@@ -16,8 +16,9 @@ import pytest
 
 from protocol.gen import journal_pb2 as pb
 from tests.support.append_load import AppendLoad
-from tests.support.broker_cluster import BrokerCluster, broker_cluster, eventually, journal_spec
+from tests.support.broker_cluster import BrokerCluster, broker_cluster, journal_spec
 from tests.support.etcd_server import EtcdServer
+from tests.support.eventually import eventually
 from tests.support.gazctl_process import Gazctl
 
 THREE = ("broker-0", "broker-1", "broker-2")

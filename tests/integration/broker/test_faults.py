@@ -13,8 +13,9 @@ import grpc
 import pytest
 
 from protocol.gen import journal_pb2 as pb
-from tests.support.broker_cluster import BrokerCluster, broker_cluster, eventually, journal_spec
+from tests.support.broker_cluster import BrokerCluster, broker_cluster, journal_spec
 from tests.support.etcd_server import EtcdServer
+from tests.support.eventually import eventually
 
 JOURNAL = "test/journal"
 NAMES = ("broker-0", "broker-1", "broker-2", "broker-3")

@@ -16,8 +16,9 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc  # type:
 from broker.journal_item import ZONES
 from protocol.gen import journal_pb2 as pb
 from protocol.label import LabelSet
-from tests.support.broker_cluster import Broker, BrokerCluster, broker_cluster, eventually, journal_spec
+from tests.support.broker_cluster import Broker, BrokerCluster, broker_cluster, journal_spec
 from tests.support.etcd_server import EtcdServer
+from tests.support.eventually import eventually
 
 SERVICE = "protocol.Journal"
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
@@ -69,7 +70,7 @@ async def test_a_broker_that_drains_tells_others_not_to_come(draining: BrokerClu
         async def is_told() -> bool:
             return [await health_of(channel, service) for service in ("", SERVICE)] == [NOT_SERVING] * 2
 
-        await eventually(is_told, "health to say that it does not serve", within_s=1.0)
+        await eventually(is_told, "health to say that it does not serve")
 
 
 async def test_a_broker_that_drains_serves_what_it_has_until_another_takes_over(draining: BrokerCluster) -> None:

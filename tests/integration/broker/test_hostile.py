@@ -8,7 +8,8 @@ import grpc
 import pytest
 
 from protocol.gen import journal_pb2 as pb
-from tests.support.broker_cluster import BrokerCluster, eventually, journal_spec
+from tests.support.broker_cluster import BrokerCluster, journal_spec
+from tests.support.eventually import eventually
 from tests.support.http2 import ACK, PREFACE, SETTINGS, answer, frame
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")

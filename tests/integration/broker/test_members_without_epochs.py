@@ -7,8 +7,9 @@ from pathlib import Path
 import grpc
 
 from protocol.gen import journal_pb2 as pb
-from tests.support.broker_cluster import BrokerCluster, broker_cluster, eventually, journal_spec
+from tests.support.broker_cluster import BrokerCluster, broker_cluster, journal_spec
 from tests.support.etcd_server import EtcdServer
+from tests.support.eventually import eventually
 
 OURS = ("broker-0", "broker-1")
 GUEST = "broker-2"

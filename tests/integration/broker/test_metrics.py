@@ -11,8 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from protocol.gen import journal_pb2 as pb
-from tests.support.broker_cluster import BrokerCluster, broker_cluster, eventually, journal_spec
+from tests.support.broker_cluster import BrokerCluster, broker_cluster, journal_spec
 from tests.support.etcd_server import EtcdServer
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 

@@ -15,6 +15,7 @@ import pytest
 from protocol.fragment import Fragment
 from protocol.gen import journal_pb2 as pb
 from protocol.validation import validate
+from tests.support.eventually import eventually
 from tests.support.journal_cluster import (
     NOW_S,
     STORE,
@@ -24,7 +25,6 @@ from tests.support.journal_cluster import (
     JournalCluster,
     fragment_of,
     journal_spec,
-    until,
 )
 
 JOURNAL = "acme/orders"
@@ -137,7 +137,8 @@ async def test_a_read_ends_well_when_its_journal_moves_away(cluster: JournalClus
     cluster.brokers[A].held[JOURNAL].append(b"hello")
     async with served(cluster) as channel, asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(read(channel, block=True))
-        await until(lambda: bool(cluster.brokers[A].held[JOURNAL].replica.index._subscribers))  # noqa: SLF001
+        index = cluster.brokers[A].held[JOURNAL].replica.index
+        await eventually(lambda: bool(index._subscribers), "the read to wait for more")  # noqa: SLF001
         cluster.unassign(JOURNAL, A, 0)
         await asyncio.wait([reading])
     assert reading.result() == b"hello"

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import datetime
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import grpc
@@ -15,14 +20,17 @@ from protocol.fragment import Fragment
 from protocol.gen import journal_pb2 as pb
 from protocol.gen.journal_pb2_grpc import JournalStub
 from protocol.selector import LabelSelector
-from tests.support.broker_cluster import broker_cluster, journal_spec
+from tests.support.broker_cluster import Broker, broker_cluster, journal_spec
 from tests.support.certificates import Certificates
-from tests.support.etcd_server import EtcdServer
+from tests.support.etcd_server import EtcdServer, etcd_server
 
 SECRET = "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3JldA=="
 KEYS = Keys.parse(SECRET)
 JOURNAL = "test/journal"
 NAMES = ("broker-0", "broker-1", "broker-2")
+
+
+PASSWORD = "correct-horse-battery-staple"
 
 
 def token(capability: int, selector: str = "") -> str:
@@ -67,7 +75,7 @@ async def test_every_call_needs_a_token_that_grants_it(shared_etcd: EtcdServer, 
             health = await stub.FragmentStoreHealth(store, timeout=10, metadata=cluster.metadata)
             assert health.status == pb.OK
         cluster.token = token(Capability.READ, "name:prefix=other/")
-        with pytest.raises(grpc.aio.AioRpcError, match="a store is none of them") as kept_out:
+        with pytest.raises(grpc.aio.AioRpcError, match="a store belongs to none of them") as kept_out:
             await stub.FragmentStoreHealth(store, timeout=10, metadata=cluster.metadata)
         assert kept_out.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
@@ -188,3 +196,54 @@ async def test_brokers_and_clients_show_each_other_certificates(
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await JournalStub(channel).Apply(pb.ApplyRequest(), timeout=10)
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def grant(server: EtcdServer, role: str, prefix: str) -> None:
+    key, end = (base64.b64encode(text.encode()).decode() for text in (prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)))
+    server.call("auth/role/grant", name=role, perm={"permType": "READWRITE", "key": key, "range_end": end})
+
+
+@pytest.mark.parametrize("where", ["file", "variable"])
+async def test_brokers_are_users_of_an_etcd_that_asks_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """With no other rights than docs/brokers.md tells to grant."""
+    flags = ["--etcd.user", "broker"]
+    if where == "file":
+        (tmp_path / "password").write_text(f"{PASSWORD}\n")
+        flags += ["--etcd.password-file", str(tmp_path / "password")]
+    else:
+        monkeypatch.setenv("ETCD_PASSWORD", PASSWORD)
+    with etcd_server(tmp_path) as server:
+        for name in ("root", "broker"):
+            server.call("auth/user/add", name=name, password=PASSWORD)
+            server.call("auth/role/add", name=name)
+            server.call("auth/user/grant", user=name, role=name)
+        for keys in ("/acme", "pygazette/heads/acme/"):
+            grant(server, "broker", keys)
+        server.call("auth/enable")
+        async with broker_cluster(tmp_path, server.endpoint, "/acme", "broker-0", flags=flags) as cluster:
+            await cluster.apply(journal_spec(replication=1))
+            await cluster.append("broker-0", JOURNAL, b"line\n")
+            assert (await cluster.head(JOURNAL)).epoch
+            ran = await asyncio.to_thread(
+                subprocess.run,
+                [
+                    *(sys.executable, "-m", "gazctl.main", "brokers", "list", *flags),
+                    *("--broker.address", f"http://{cluster.brokers['broker-0'].address}"),
+                    *("--etcd.address", server.endpoint, "--etcd.prefix", "/acme"),
+                ],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert (ran.returncode, "1024" in ran.stdout) == (0, True), ran.stderr
+            broker = cluster.brokers["broker-0"]
+            broker.signal(signal.SIGTERM)
+            assert await broker.wait_exit() == 0
+            assert PASSWORD not in broker.log.read_text()
+        stranger = Broker(tmp_path, "stranger", server.endpoint, "/acme", flags=[*flags, "--etcd.user", "nobody"])
+        stranger.spawn()
+        assert await stranger.wait_exit() == 1
+        assert stranger.log.read_text().splitlines()[-1].startswith("Error: ")
+        assert stranger.tail().endswith(": look at --etcd.user, its password and its role\n")

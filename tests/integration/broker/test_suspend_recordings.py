@@ -13,8 +13,9 @@ from allocator.keys import member_key
 from protocol.codec import CompressionCodec
 from protocol.gen import journal_pb2 as pb
 from tests.support.append_recording import Conversation, compare, conversations, had_with
-from tests.support.broker_cluster import BrokerCluster, broker_cluster, eventually, journal_spec
+from tests.support.broker_cluster import BrokerCluster, broker_cluster, journal_spec
 from tests.support.etcd_server import EtcdServer
+from tests.support.eventually import eventually
 
 ZONES = {"broker-1": "zone-a", "broker-2": "zone-a", "broker-3": "zone-b"}
 STORES = ("file:///store/",)

@@ -14,8 +14,9 @@ from allocator.etcd_client import EtcdClient
 from allocator.keys import item_key
 from broker.durable_head import DurableHead, head_key
 from protocol.gen import journal_pb2 as pb
-from tests.support.broker_cluster import BrokerCluster, broker_cluster, eventually, journal_spec
+from tests.support.broker_cluster import BrokerCluster, broker_cluster, journal_spec
 from tests.support.etcd_server import EtcdServer
+from tests.support.eventually import eventually
 
 JOURNAL = "test/one"
 ONLY = "broker-0"

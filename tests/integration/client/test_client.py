@@ -18,7 +18,8 @@ from protocol.errors import RefusedError, Remedy, Status, ValidationError
 from protocol.journal import SuspendMode
 from protocol.label import LabelSet
 from protocol.selector import LabelSelector
-from tests.support.broker_cluster import BrokerCluster, eventually, journal_spec
+from tests.support.broker_cluster import BrokerCluster, journal_spec
+from tests.support.eventually import eventually
 
 _NUMBERS = itertools.count()
 

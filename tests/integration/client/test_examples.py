@@ -26,7 +26,9 @@ from tests.support.broker_cluster import journal_spec
 
 ADDRESS = "localhost:8080"
 JOURNAL, OTHER = "my/journal", "my/other"
-README = Path(__file__).parents[3] / "README.md"
+ROOT = Path(__file__).parents[3]
+README = ROOT / "README.md"
+DOCUMENT = ROOT / "docs" / "python-client.md"
 
 
 def code_of(documented: object) -> str:
@@ -115,3 +117,19 @@ async def test_the_screen_of_the_readme(client: Client, address: str, capsys: py
     printed = capsys.readouterr().out
     assert "b'hello'" in printed
     assert JOURNAL in printed
+
+
+async def test_the_document_shows_what_comes_of_its_examples(
+    client: Client, address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One after the other, each with what it prints below it."""
+    blocks = re.findall(r"^```python\n(.*?)^```\n\n```\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.M | re.S)
+    assert len(blocks) == DOCUMENT.read_text(encoding="utf-8").count("```python")
+    await client.append(OTHER)
+    mark = "-- the next one --"
+    code = "\n".join(f"{block}\nprint({mark!r})" for block, _ in blocks)
+    names: dict[str, object] = {"client": client, "Client": Client}
+    async with asyncio.timeout(60):
+        await coroutine(code.replace(ADDRESS, address), names)
+    printed = capsys.readouterr().out.replace(address, f"http://{ADDRESS}").split(f"{mark}\n")
+    assert printed == [*(expected for _, expected in blocks), ""]

@@ -21,9 +21,10 @@ from protocol.auth import Capability, Claims, Keys
 from protocol.errors import UnauthenticatedError, UnavailableError
 from protocol.rpc.tls import PeerTls
 from protocol.selector import LabelSelector
-from tests.support.broker_cluster import BrokerCluster, broker_cluster, eventually, journal_spec
+from tests.support.broker_cluster import BrokerCluster, broker_cluster, journal_spec
 from tests.support.certificates import Certificates
 from tests.support.etcd_server import EtcdServer
+from tests.support.eventually import eventually
 
 JOURNAL = "client/faults"
 NAMES = ("broker-0", "broker-1", "broker-2", "broker-3")

@@ -24,8 +24,9 @@ from protocol.gen import journal_pb2 as pb
 from protocol.journal import JournalSpec
 from protocol.label import LabelSet
 from protocol.selector import LabelSelector
-from tests.support.broker_cluster import BrokerCluster, eventually, journal_spec
+from tests.support.broker_cluster import BrokerCluster, journal_spec
 from tests.support.etcd_server import EtcdServer
+from tests.support.eventually import eventually
 from tests.support.golden import GOLDEN
 from tests.support.raw_http import RawAnswer, connected, exchange
 
@@ -236,8 +237,3 @@ async def test_tokens_are_asked_for_where_gazette_lets_everybody_in(
         assert await cluster.read("auth-1", "auth/one") == b"x\n"
     finally:
         await cluster.close()
-
-
-@pytest.mark.parametrize("row", rows("rest-shards"), ids=lambda row: row["name"])
-async def test_shards(row: Row) -> None:
-    pytest.skip("consumers come later, and their gateway with them")

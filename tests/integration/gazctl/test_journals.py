@@ -14,7 +14,8 @@ import pytest
 
 from broker.client.settings import ClientSettings
 from gazctl.raw_calls import MemberSaid, ask_member, brokers_of
-from tests.support.gazctl_process import Gazctl, Up, spec, wait_until
+from tests.support.eventually import eventually_blocking
+from tests.support.gazctl_process import Gazctl, Up, spec
 
 
 def editor(folder: Path, script: str) -> str:
@@ -133,10 +134,12 @@ def test_d6_a_blocking_read_waits_for_journals_that_are_yet_to_come(gazctl: Gazc
             stderr=stderr,
         )
     try:
-        wait_until(lambda: b"Waiting for one" in errors.read_bytes(), errors.read_text)
+        eventually_blocking(
+            lambda: b"Waiting for one" in errors.read_bytes(), lambda: f"it to wait: {errors.read_text()}"
+        )
         gazctl.create("future/one")
         gazctl.ok("journals", "append", "-l", "name=future/one", stdin="at last\n")
-        wait_until(lambda: output.read_bytes() == b"at last\n", errors.read_text)
+        eventually_blocking(lambda: output.read_bytes() == b"at last\n", lambda: f"the content: {errors.read_text()}")
         reading.terminate()
         assert reading.wait(30) == 0
     finally:
@@ -234,9 +237,9 @@ def test_scrub_finds_a_flipped_bit_and_a_missing_fragment(gazctl: Gazctl, up: Up
         gazctl.ok("journals", "append", "-l", "name=scrub/me", stdin=f"{at}" * 1_200_000)
     gazctl.ok("journals", "append", "-l", "name=scrub/me", stdin="end")
     folder = root / "scrub/me"
-    wait_until(lambda: len(list(folder.glob("0*"))) >= 2, lambda: str(list(folder.glob("*"))))
+    eventually_blocking(lambda: len(list(folder.glob("0*"))) >= 2, lambda: f"two fragments: {list(folder.glob('*'))}")
     scrub = ("journals", "scrub", "-l", "name=scrub/me", "--file-root", str(root))
-    wait_until(lambda: "2 fragments" in gazctl(*scrub).stdout, lambda: gazctl(*scrub))
+    eventually_blocking(lambda: "2 fragments" in gazctl(*scrub).stdout, lambda: f"both fragments: {gazctl(*scrub)}")
     assert "scrub/me: ok" in gazctl.ok(*scrub)
     latest = gazctl("journals", "read", "-l", "name=scrub/me", "--from", str(2**33))
     assert (latest.stdout, latest.stderr) == ("end", ""), "that it leaves out the rest is what was asked for"
@@ -275,9 +278,9 @@ def test_a_watched_listing_comes_again_when_something_changes(gazctl: Gazctl) ->
     with output.open("wb") as stdout:
         watching = gazctl.begin("journals", "list", "-l", "name:prefix=watched/", "--watch", stdout=stdout)
     try:
-        wait_until(lambda: "NAME" in output.read_text(), output.read_text)
+        eventually_blocking(lambda: "NAME" in output.read_text(), lambda: f"the listing: {output.read_text()}")
         gazctl.create("watched/one")
-        wait_until(lambda: "watched/one" in output.read_text(), output.read_text)
+        eventually_blocking(lambda: "watched/one" in output.read_text(), lambda: f"the journal: {output.read_text()}")
     finally:
         watching.terminate()
         watching.wait(30)

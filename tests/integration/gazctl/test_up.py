@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.etcd_server import free_port
-from tests.support.gazctl_process import GAZCTL, WAIT_S, Gazctl, Up, wait_until
+from tests.support.eventually import eventually_blocking
+from tests.support.gazctl_process import GAZCTL, WAIT_S, Gazctl, Up
 
 
 def is_running(pid: int) -> bool:
@@ -45,7 +46,7 @@ def test_a_cluster_lives_through_a_death_and_a_restart(two: Up, tmp_path: Path) 
     gazctl.ok("journals", "append", "-l", "name=my/journal", stdin="before\n")
     victim = cluster["brokers"][1]["pid"]
     os.kill(victim, signal.SIGKILL)
-    wait_until(lambda: two.cluster()["brokers"][1]["pid"] != victim, two.said)
+    eventually_blocking(lambda: two.cluster()["brokers"][1]["pid"] != victim, lambda: f"another process: {two.said()}")
     assert f"broker-2 (process {victim}) was ended by SIGKILL" in two.said()
     # What a broker that has just died took with it may be an answer: then nobody knows whether it was done.
     gazctl.ok("journals", "append", "-l", "name=my/journal", "--at-least-once", stdin="after\n")
@@ -98,7 +99,7 @@ def test_when_it_is_killed_nothing_of_it_is_left(tmp_path: Path) -> None:
     assert started.process is not None
     started.process.kill()
     started.process.wait()
-    wait_until(lambda: not any(map(is_running, pids)), started.said)
+    eventually_blocking(lambda: not any(map(is_running, pids)), lambda: f"all processes to end: {started.said()}")
     # What it has left behind does not keep the next one from starting.
     try:
         assert started.start()["brokers"][0]["pid"] not in pids

@@ -14,8 +14,8 @@ import pytest
 
 from broker.peers import PeerChannels
 from protocol.rpc.keepalive import KeepAlive
+from tests.support.eventually import eventually
 from tests.support.http2 import GOAWAY, PING, ping_counter
-from tests.support.metrics import wait_for
 from tests.support.rpc_service import UNSIGNED, Echo, peer_at, serving
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -76,7 +76,9 @@ async def test_our_own_may_ping_an_idle_stream_and_others_are_not_pinged() -> No
             assert await call.read() == b"before"
         own.client_frames.clear()
         # A server that minds sends GOAWAY at the third or fourth. gRPC's clients send one a second at most.
-        await wait_for(lambda: own.client_frames[PING] >= 5 and own.server_frames[PING] >= 5)
+        await eventually(
+            lambda: own.client_frames[PING] >= 5 and own.server_frames[PING] >= 5, "pings in both directions"
+        )
         # One may have gone out to measure the bandwidth, after the message that came.
         assert other.client_frames[PING] <= 1
         for call, counter in zip(calls, (own, other), strict=True):

@@ -19,8 +19,9 @@ from protocol.rpc.authorization import Authorizer, TokenSigner
 from protocol.rpc.server import RpcServer
 from protocol.selector import LabelSelector
 from tests.support.etcd_server import free_port
+from tests.support.eventually import eventually
 from tests.support.http2 import ping_counter
-from tests.support.metrics import metric, wait_for
+from tests.support.metrics import metric
 from tests.support.rpc_service import SERVICE, UNSIGNED, Echo, now_s, peer_at, serving
 
 KEYS = Keys.parse("c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3JldA==")
@@ -92,12 +93,14 @@ async def test_a_call_to_a_peer_that_is_not_there_fails_at_once_and_works_when_i
         server = RpcServer({SERVICE: Echo().methods()}, Authorizer(None, now_s))
         server.listen(f"127.0.0.1:{port}")
         await server.start()
-        while True:
+
+        async def is_back() -> bool:
             try:
-                assert await channels.list_fragments(peer, "a/journal", b"x") == b"x"
-                break
+                return await channels.list_fragments(peer, "a/journal", b"x") == b"x"
             except grpc.aio.AioRpcError:
-                await asyncio.sleep(0.01)
+                return False
+
+        await eventually(is_back, "the peer that is back to answer")
         await server.stop(0)
 
 
@@ -147,7 +150,7 @@ async def test_calls_of_peers_are_counted_as_gazette_counts_them() -> None:
                 methods.items(), before.values(), strict=True
             )
         }
-        await wait_for(lambda: counts() == expected)
+        await eventually(lambda: counts() == expected, "all calls to be counted")
 
 
 async def test_a_message_that_a_peer_would_not_take_is_not_sent() -> None:
@@ -174,8 +177,8 @@ async def test_unused_channels_are_closed_and_those_in_use_are_not() -> None:
         assert await call.read() == b"before"
         await channels.list_fragments(peer_at(unused.port), "a/journal", b"x")
         before = channels.channel(peer_at(unused.port))
-        await wait_for(lambda: unused.open_connections == 0)
-        await wait_for(lambda: before.get_state() is grpc.ChannelConnectivity.SHUTDOWN)
+        await eventually(lambda: unused.open_connections == 0, "the connection to be closed")
+        await eventually(lambda: before.get_state() is grpc.ChannelConnectivity.SHUTDOWN, "the channel to be closed")
         await call.write(b"after")
         assert await call.read() == b"after"
         # And one that was closed is replaced.

@@ -29,7 +29,8 @@ from protocol.rpc.authorization import REFUSAL, Authorizer, Metadata
 from protocol.rpc.method import Call, Rules, unary_unary
 from protocol.rpc.server import RpcServer, ServerLimits
 from protocol.selector import LabelSelector
-from tests.support.metrics import metric, wait_for
+from tests.support.eventually import eventually
+from tests.support.metrics import metric
 from tests.support.rpc_service import (
     SERVICE,
     Echo,
@@ -373,7 +374,7 @@ async def test_a_stopping_server_ends_streams_with_ok_and_lets_calls_finish() ->
         assert await watch.read() == b"x"
         append = stream_unary_of(channel, "Append")()
         await append.write(b"before ")
-        await wait_for(lambda: len(echo.calls) == 1)
+        await eventually(lambda: len(echo.calls) == 1, "the call")
         async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
             stopping = tasks.create_task(server.stop())
             assert await watch.read() is grpc.aio.EOF
@@ -460,7 +461,10 @@ async def test_calls_and_messages_are_counted_as_gazette_counts_them() -> None:
     async with serving(Echo(check=check)) as (_, port), channel_to(port) as channel:
         await stream_unary_of(channel, "Append")(iter([b"a", b"b", b"c"]))
         await failure(stream_unary_of(channel, "Append")(iter([b"bad"])))
-        await wait_for(lambda: counted("handling_seconds_count", "Append", "client_stream") == before["seconds"] + 2)
+        await eventually(
+            lambda: counted("handling_seconds_count", "Append", "client_stream") == before["seconds"] + 2,
+            "both calls to be counted",
+        )
     assert counted("started_total", "Append", "client_stream") == before["started"] + 2
     assert counted("msg_received_total", "Append", "client_stream") == before["received"] + 4
     assert counted("msg_sent_total", "Append", "client_stream") == before["sent"] + 1

@@ -18,7 +18,7 @@ from protocol.rpc.authorization import Authorizer
 from protocol.rpc.server import RpcServer
 from protocol.rpc.tls import PeerCredentials, PeerTls, ServerTls, server_credentials
 from tests.support.certificates import Authority
-from tests.support.metrics import wait_for
+from tests.support.eventually import eventually
 from tests.support.rpc_service import SERVICE, UNSIGNED, Echo, now_s, peer_at, serving, unary_unary_of
 
 
@@ -199,13 +199,13 @@ async def test_peers_connect_with_a_renewed_certificate_and_let_running_calls_be
         assert await call.read() == b"before"
         channel = channels.channel(peer, "replicate")
         authority.issue(tmp_path / "peer")
-        await wait_for(lambda: channels.channel(peer, "replicate") is not channel)
+        await eventually(lambda: channels.channel(peer, "replicate") is not channel, "another channel")
         assert await channels.list_fragments(peer, "a/journal", b"x") == b"x"
         await call.write(b"after")
         assert await call.read() == b"after"
         await channels.close_unused()
         assert channel.get_state() is grpc.ChannelConnectivity.READY
         call.cancel()
-        await wait_for(lambda: channel.get_state() is grpc.ChannelConnectivity.IDLE)
+        await eventually(lambda: channel.get_state() is grpc.ChannelConnectivity.IDLE, "the channel to be idle")
         await channels.close_unused()
         assert channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN

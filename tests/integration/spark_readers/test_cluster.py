@@ -16,8 +16,9 @@ import spark_readers
 from broker.client.blocking import BlockingClient
 from protocol.codec import CompressionCodec
 from protocol.label import LabelSet
-from tests.support.broker_cluster import BrokerCluster, broker_cluster, eventually, journal_spec
+from tests.support.broker_cluster import BrokerCluster, broker_cluster, journal_spec
 from tests.support.etcd_server import EtcdServer
+from tests.support.eventually import eventually
 from tests.support.object_servers import BUCKET
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

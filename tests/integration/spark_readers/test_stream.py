@@ -17,8 +17,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from consumer.message.message_uuid import Flags, build
 from protocol.codec import CompressionCodec
 from spark_readers.scan_plan import DataLossError
-from tests.support.broker_cluster import BrokerCluster, broker_cluster, eventually, journal_spec
+from tests.support.broker_cluster import BrokerCluster, broker_cluster, journal_spec
 from tests.support.etcd_server import EtcdServer
+from tests.support.eventually import eventually
 from tests.support.stream_query import StreamQuery
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

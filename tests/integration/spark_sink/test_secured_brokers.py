@@ -19,9 +19,10 @@ from protocol.auth import Capability, Claims, Keys
 from protocol.errors import UnauthenticatedError
 from protocol.rpc.tls import PeerTls
 from protocol.selector import LabelSelector
-from tests.support.broker_cluster import broker_cluster, eventually, journal_spec
+from tests.support.broker_cluster import broker_cluster, journal_spec
 from tests.support.certificates import Certificates
 from tests.support.etcd_server import EtcdServer
+from tests.support.eventually import eventually
 from tests.support.object_servers import BUCKET
 from tests.support.spark_driver import ROWS, numbered
 

@@ -6,7 +6,7 @@ import pytest
 
 from allocator.keys import item_key
 from allocator.transaction import OPERATIONS_MAX, Compare, Delete, Put, Target
-from broker.apply_plan import CurrentSpec, changes_of, check_permitted, transaction_of
+from broker.apply_plan import CurrentSpec, changes_of, check_permitted, check_templates, transaction_of
 from protocol.errors import PermissionDeniedError, ValidationError
 from protocol.gen import journal_pb2 as pb
 from protocol.journal import JournalSpec, Suspend, SuspendLevel
@@ -114,3 +114,27 @@ def test_a_token_must_grant_both_what_was_and_what_is_to_be(
     else:
         with pytest.raises(PermissionDeniedError):
             check_permitted(planned, current, ACME)
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ .Fragment.Length }}", '{{ js "a" }}', '{{ define "a" }}x{{ end }}{{ template "a" }}']
+)
+def test_a_template_beyond_the_subset_is_taken_only_where_it_is_already(template: str) -> None:
+    spec = replace(journal_spec("acme/b"), fragment=replace(POLICY, path_postfix_template=template))
+    changes = changes_of(request_of(upsert(journal_spec("acme/a")), upsert(spec, 7)), ROOT)
+    key = changes[1].key
+    check_templates(changes, {key: CurrentSpec(mod_revision=7, path_postfix_template=template)})
+    for current in (CurrentSpec(), CurrentSpec(mod_revision=7, path_postfix_template="plain")):
+        with pytest.raises(ValidationError) as refused:
+            check_templates(changes, {key: current})
+        assert str(refused.value).startswith("ApplyRequest.Changes[1].Upsert.Fragment.PathPostfixTemplate: ")
+
+
+def test_a_template_is_judged_with_the_labels_of_its_journal() -> None:
+    second = '{{ if .Spool.Begin }}{{ index (.ValuesOf "tier") 1 }}{{ end }}'
+    fragment = replace(POLICY, path_postfix_template=second)
+    one, two = (journal_spec("acme/a", *labels) for labels in ([("tier", "a")], [("tier", "a"), ("tier", "b")]))
+    check_templates(changes_of(request_of(upsert(replace(two, fragment=fragment))), ROOT), {})
+    changes = changes_of(request_of(upsert(replace(one, fragment=fragment))), ROOT)
+    with pytest.raises(ValidationError):
+        check_templates(changes, {changes[0].key: CurrentSpec()})

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 
 import pytest
 import uvloop
 
 from broker.patience import LATE_S, Patience
+from tests.support.turned_loop import TurnedLoop, run_turned
 
 
 async def told(future: asyncio.Future[str]) -> str:
@@ -78,24 +78,29 @@ async def test_waits_that_are_not_for_long_share_one_timer(timers: Callable[[], 
     assert timers() == 1
 
 
-async def test_what_came_while_the_loop_was_busy_is_in_time() -> None:
-    loop = asyncio.get_running_loop()
-    chunk: asyncio.Future[str] = loop.create_future()
+def test_what_came_while_the_loop_was_busy_is_in_time() -> None:
+    async def wait(loop: TurnedLoop) -> None:
+        chunk: asyncio.Future[str] = loop.create_future()
 
-    def busy() -> None:
-        # On the loop, on purpose: nothing else is told meanwhile.
-        time.sleep(LATE_S * 4)
-        loop.call_soon(lambda: loop.call_soon(chunk.set_result, "it was there all along"))
+        def busy() -> None:
+            # Nothing else is told meanwhile.
+            loop.forward(LATE_S * 4)
+            loop.call_soon(lambda: loop.call_soon(chunk.set_result, "it was there all along"))
 
-    loop.call_soon(busy)
-    with Patience() as patience:
-        assert await patience.wait(told(chunk), LATE_S) == "it was there all along"
+        loop.call_soon(busy)
+        with Patience() as patience:
+            assert await patience.wait(told(chunk), LATE_S) == "it was there all along"
+
+    run_turned(wait)
 
 
-async def test_a_loop_that_was_busy_is_no_excuse_for_ever() -> None:
-    asyncio.get_running_loop().call_soon(time.sleep, LATE_S * 4)
-    with Patience() as patience, pytest.raises(TimeoutError):
-        await patience.wait(never(), LATE_S)
+def test_a_loop_that_was_busy_is_no_excuse_for_ever() -> None:
+    async def wait(loop: TurnedLoop) -> None:
+        loop.call_soon(loop.forward, LATE_S * 4)
+        with Patience() as patience, pytest.raises(TimeoutError):
+            await patience.wait(never(), LATE_S)
+
+    run_turned(wait)
 
 
 async def test_a_task_that_is_cancelled_by_another_is_cancelled() -> None:

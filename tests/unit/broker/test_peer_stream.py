@@ -20,7 +20,9 @@ from protocol.errors import Status
 from protocol.gen import journal_pb2 as pb
 from protocol.label import LabelSet
 from tests.support.broker_cores import JOURNAL, NOW_NS, OK, A, B, built, fragment, route_of
+from tests.support.eventually import eventually
 from tests.support.rpc_service import UNSIGNED, peer_at, same
+from tests.support.turned_loop import TurnedLoop, run_turned
 
 TIMEOUT_S = 20.0
 MIB = 1 << 20
@@ -331,13 +333,25 @@ async def test_a_peer_that_owes_an_answer_for_too_long_has_failed_and_is_left() 
         assert "it has not answered" in str(it.pipeline.failures[B])
 
 
-async def test_a_peer_that_is_not_asked_owes_nothing() -> None:
-    async with connected(Peer.serve, answer_s=0.5) as it:
-        it.pipeline.content(b"content", 0)
-        async with asyncio.timeout(TIMEOUT_S):
-            while not it.peer.received:  # noqa: ASYNC110, nobody tells
-                await asyncio.sleep(0.001)
-        assert not it.pipeline.failures
+def test_a_peer_that_is_not_asked_owes_nothing() -> None:
+    async def asked_late(loop: TurnedLoop) -> None:
+        pipeline = built(route_of(A, B), kin=frozenset((B,))).pipeline
+        call = SlowCall(0)
+        stream = GrpcPeerStream(cast(ReplicateCall, call), B, pipeline, MessageEncoder())
+        pipeline.connect({B: stream})
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(stream.run())
+            pipeline.content(b"content", 0)
+            await eventually(lambda: call.taken == 1, "the peer to take it")
+            await loop.pass_timers(2 * ANSWER_S)
+            assert not pipeline.failures
+            pipeline.synchronise(fragment(0), LabelSet(), NOW_NS, Told())
+            await eventually(lambda: call.taken == 2, "the peer to take it")
+            await loop.pass_timers(2 * ANSWER_S)
+            assert "it has not answered" in str(pipeline.failures[B]), "but when it is, it does"
+            call.over.set()
+
+    run_turned(asked_late)
 
 
 async def test_a_peer_that_takes_no_more_content_has_failed_and_keeps_nobody() -> None:

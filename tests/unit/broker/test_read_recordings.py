@@ -14,7 +14,8 @@ from protocol.gen import journal_pb2 as pb
 from protocol.identifier import strip_meta
 from protocol.route import ProcessId
 from protocol.validation import validate
-from tests.support.journal_cluster import ROOT, JournalCluster, settled, until
+from tests.support.eventually import eventually
+from tests.support.journal_cluster import ROOT, JournalCluster, settled
 from tests.support.recorded_state import (
     JournalContents,
     asked_broker,
@@ -121,7 +122,7 @@ async def committed(
     for broker in cluster.brokers.values():
         if held := broker.held.get(fragment.journal):
             held.commit(fragment, contents.content(fragment))
-    await until(lambda: bool(got) and got[-1].offset + len(got[-1].content) == fragment.end)
+    await eventually(lambda: bool(got) and got[-1].offset + len(got[-1].content) == fragment.end, "all of the fragment")
 
 
 @pytest.mark.parametrize("conversation", FRAGMENTS, ids=title)

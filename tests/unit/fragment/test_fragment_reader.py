@@ -28,7 +28,6 @@ from fragment.fragment_reader import (
 )
 from fragment.stores.blob_store import BlobNotFoundError
 from fragment.stores.bucket_store import BucketStore
-from fragment.stores.memory import MemoryBucket
 from fragment.zstd_frames import parse_tail
 from protocol.codec import CompressionCodec
 from protocol.errors import CorruptError, InvariantError, UnavailableError
@@ -43,6 +42,7 @@ from tests.support.coding import (
     json_lines,
 )
 from tests.support.golden import GOLDEN
+from tests.support.memory_bucket import MemoryBucket
 
 MIB = 1 << 20
 BEGIN = 10**12

@@ -22,11 +22,11 @@ from fragment.stores.health import (
     check_store,
     next_check_s,
 )
-from fragment.stores.memory import MemoryBucket
 from fragment.stores.open_stores import OpenStores, StoreSettings
 from protocol.errors import UnavailableError, ValidationError
 from protocol.fragment_store import FragmentStore
 from tests.support.faulty_store import FaultyStore
+from tests.support.memory_bucket import MemoryBucket
 
 URL = "s3://bucket/prefix/?find=.test/&replace=probes/"
 

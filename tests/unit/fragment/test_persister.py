@@ -28,6 +28,8 @@ from protocol.codec import CompressionCodec
 from protocol.errors import UnavailableError
 from protocol.fragment import NO_SUM, Fragment
 from protocol.journal import FragmentPolicy, JournalSpec
+from tests.support.eventually import eventually
+from tests.support.journal_cluster import settled
 
 EPOCH = EpochMark(5, 1)
 HIVE = 'date={{ .Spool.FirstAppendTime.Format "2006-01-02" }}'
@@ -47,11 +49,9 @@ class World:
     stores: OpenStores
     persister: Persister
     current: CurrentSpec | None
-    persisted: list[Fragment] = field(default_factory=list)
     # Errors that opening a store raises, by its URL.
     denied: dict[str, Exception] = field(default_factory=dict)
     refused: asyncio.Event = field(default_factory=asyncio.Event)
-    stored: asyncio.Event = field(default_factory=asyncio.Event)
     joined: list[tuple[Fragment, SpoolFile, int]] = field(default_factory=list)
     has_lease: bool = True
     # A store that stands before the real one.
@@ -71,10 +71,6 @@ class World:
         completed = writer.complete().completed
         assert completed is not None
         return completed
-
-    def was_stored(self, fragment: Fragment) -> None:
-        self.persisted.append(fragment)
-        self.stored.set()
 
     def objects(self) -> dict[str, bytes]:
         root = self.folder / "stores"
@@ -104,7 +100,6 @@ async def world(tmp_path: Path, current: JournalSpec | None, *, discard_deleted:
     compression = SpoolCompression()
     persister = Persister(
         open_store, compression, lambda _: made.current, loop.time, random.Random(3),
-        persisted=lambda fragment: made.was_stored(fragment),
         joined=lambda fragment, file, create_revision: made.joined.append((fragment, file, create_revision)),
         may_upload=lambda: made.has_lease,
         discard_deleted=discard_deleted,
@@ -133,7 +128,6 @@ async def test_a_completed_spool_is_stored_and_its_files_go(tmp_path: Path) -> N
         assert held.persister.oldest_append_ns() is None
         name = f"one/{completed.spool.fragment.content_path}"
         assert held.objects() == {name: b"hello world\n"}
-        assert held.persisted == [replace(completed.spool.fragment, backing_store="file:///one/")]
         assert held.persister.waiting == []
         assert held.spool_files() == [".commits"], "the last word on an epoch that may be open"
         held.persister.closed("a/b", EPOCH, 12)
@@ -219,7 +213,6 @@ async def test_only_an_exiting_broker_passes_a_store_over_that_turns_it_away(tmp
         assert held.objects() == {}
         await held.persister.finish()
         assert [path.split("/")[0] for path in held.objects()] == ["two"]
-        assert held.persisted[0].backing_store == "file:///two/"
 
 
 async def test_bytes_of_a_deleted_journal_are_set_aside_not_thrown_away(tmp_path: Path) -> None:
@@ -270,7 +263,7 @@ async def test_a_journal_without_stores_keeps_its_files(tmp_path: Path) -> None:
         held.persister.complete(completed, EPOCH.create_revision, primary=True)
         await held.persister.finish()
         assert held.spool_files() == [".commits", ".content"]
-        assert held.persisted == []
+        assert held.objects() == {}
         assert held.directory.budget.held_bytes == 0, "nobody waits for its upload"
         known = held.persister.local("a/b", EPOCH.create_revision)
         assert known == [(completed.spool.fragment, completed.file)], "for a replica that starts"
@@ -317,9 +310,8 @@ async def test_a_growing_spool_is_compressed_before_it_is_complete(tmp_path: Pat
             performed = writer.propose(Proposal(writer.spool.next(), writer.spool.registers, 1, EPOCH))
             for local in performed.visible:
                 compression.grew(local)
-        await compression.wait_idle()
+        await eventually(lambda: packed_bytes(held) > 8 << 20, "the spool to be compressed while it grows")
         assert held.spool_files() == [".commits", ".content", ".packed"]
-        assert packed_bytes(held) > 8 << 20
         completed = writer.complete().completed
         assert completed is not None
         held.persister.complete(completed, EPOCH.create_revision, primary=True)
@@ -327,7 +319,9 @@ async def test_a_growing_spool_is_compressed_before_it_is_complete(tmp_path: Pat
         assert len(held.objects()) == 1
         assert held.spool_files() == [".commits"]
         compression.grew(LocalFragment(completed.spool.fragment, completed.file))
-        await compression.wait_idle()
+        await settled()
+        # Whoever works on it is waited for.
+        await compression.take(completed.file, CompressionCodec.ZSTANDARD)
         assert held.spool_files() == [".commits"], "a commit that is shown late does not begin the object again"
 
 
@@ -461,8 +455,7 @@ async def test_an_object_that_ran_ahead_of_a_cut_is_made_anew(tmp_path: Path) ->
         chunk = random.Random(1).randbytes(3 << 20)
         completed = held.spool(chunk, chunk, chunk, codec=CompressionCodec.GZIP, acked=0)
         compression.grew(LocalFragment(completed.spool.fragment, completed.file))
-        await compression.wait_idle()
-        assert packed_bytes(held) > 4 << 20
+        await eventually(lambda: packed_bytes(held) > 4 << 20, "the spool to be compressed")
         held.persister.complete(completed, EPOCH.create_revision, primary=True)
         held.persister.closed("a/b", EPOCH, 3 << 20)
         await held.persister.finish()
@@ -581,7 +574,7 @@ async def test_what_nobody_else_may_upload_does_not_wait_as_insurance_does(tmp_p
     async with world(tmp_path, spec()) as held:
         held.persister.complete(held.spool(b"hello", acked=0), EPOCH.create_revision, primary=False)
         held.persister.closed("a/b", EPOCH, 5)
-        await held.stored.wait()
+        await eventually(lambda: not held.persister.waiting, "an upload at once")
         assert list(held.objects().values()) == [b"hello"]
 
 

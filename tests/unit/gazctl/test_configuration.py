@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from gazctl.command import Command, ServiceCommand
+from gazctl.etcd_user import etcd_user
 from gazctl.ini_file import IniFile
 from gazctl.main import main
 from gazctl.serve import serve
@@ -165,6 +166,37 @@ def test_a_setting_that_is_wrong_is_named_as_it_is_set(flag: str, value: str) ->
     ran = CliRunner().invoke(main, ["serve", f"--{flag}", value])
     assert ran.exit_code == 1
     assert ran.stderr.startswith(f"Error: {flag}: expected")
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--etcd.user", "me"], "etcd.password-file: a user needs a password: name a file"),
+        (["--etcd.user", "me", "--etcd.password-file", "empty"], "etcd.password-file: a user needs a password"),
+        (["--etcd.user", "me", "--etcd.password-file", "latin"], "etcd.password-file: expected a text in UTF-8"),
+        (["--etcd.password-file", "password"], "etcd.user: a password needs the name of a user"),
+        (["--etcd.user", "me", "--etcd.password-file", "nowhere"], "No such file"),
+    ],
+)
+@pytest.mark.parametrize("command", [["serve"], ["brokers", "list"]], ids=" ".join)
+def test_a_user_of_etcd_comes_with_a_password_and_it_is_not_told(
+    command: list[str], flags: list[str], told: str
+) -> None:
+    for name, content in (("empty", b""), ("latin", b"sesam\xe9"), ("password", b"sesame\n")):
+        Path(name).write_bytes(content)
+    ran = CliRunner().invoke(main, [*command, *flags])
+    assert ran.exit_code == 1
+    assert told in ran.stderr
+    assert "sesam" not in ran.stderr
+
+
+def test_the_password_of_etcd_is_the_first_line_of_its_file_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ETCD_PASSWORD", "another")
+    Path("password").write_text("open sesame \nand more\n")
+    user = etcd_user({"etcd_user": "me", "etcd_password_file": "password"})
+    assert (user.name, user.password) == ("me", "open sesame ")
+    assert "sesame" not in repr(user)
+    assert "another" not in CliRunner().invoke(main, ["print-config", "serve"]).stdout
 
 
 def test_serve_keeps_its_file_apart_from_gazctls() -> None:

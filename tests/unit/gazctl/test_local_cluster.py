@@ -13,8 +13,8 @@ from gazctl.local_cluster import Folder, LocalClusterError, Ports
 from gazctl.offsets_file import read_offsets, write_offsets
 from gazctl.supervised import EndedError, Supervised
 from protocol.errors import ValidationError
-from tests.support.broker_cluster import eventually
 from tests.support.etcd_server import free_port
+from tests.support.eventually import eventually
 
 # Says that it is there, and stays until it is told to go.
 STAYS = "import signal, sys; print('here', flush=True); signal.pause()"

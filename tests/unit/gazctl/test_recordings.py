@@ -132,6 +132,30 @@ def test_what_gazette_does_not_apply_we_do_not_either(case: Case) -> None:
     assert "127.0.0.1" not in ran.stderr, "it is found out before a broker is asked"
 
 
+BEYOND = """
+name: acme/a
+replication: 1
+revision: REVISION
+fragment: {length: 1048576, compression_codec: GZIP, stores: ["file:///"], refresh_interval: 1m0s,
+  path_postfix_template: '{{ js "a" }}'}
+"""
+
+
+@pytest.mark.parametrize("mode", ["--dry-run", "--broker.address=http://127.0.0.1:1"])
+def test_a_template_that_no_broker_would_take_is_refused_before_one_is_asked(mode: str) -> None:
+    ran = CliRunner().invoke(apply, [mode], input=BEYOND.replace("REVISION", "0"))
+    assert (ran.exit_code, ran.stdout) == (1, "")
+    assert "fragment.path_postfix_template of acme/a: calls js; a path postfix may use" in ran.stderr
+    assert "127.0.0.1" not in ran.stderr
+
+
+def test_a_template_that_may_be_there_already_is_for_brokers_to_judge() -> None:
+    ran = CliRunner().invoke(apply, ["--dry-run"], input=BEYOND.replace("REVISION", "-1"))
+    assert ran.exit_code == 0
+    assert "path_postfix_template" in ran.stdout
+    assert "Brokers refuse it, unless the journal has this template already." in ran.stderr
+
+
 def test_the_editors_header_is_gazettes() -> None:
     seen = {case["name"]: case["stdout"] for case in recorded("journals-edit") if not case["argv"]}
     first, second = seen["file the editor saw: seen-0.yaml"], seen["file the editor saw: seen-1.yaml"]

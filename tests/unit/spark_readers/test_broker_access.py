@@ -10,7 +10,8 @@ from broker.client.settings import ClientSettings
 from protocol.auth import Keys
 from protocol.errors import PermissionDeniedError, UnauthenticatedError, ValidationError
 from protocol.rpc.tls import PeerTls
-from spark_readers.broker_access import SECRET_BYTES_MAX, BrokerAccess
+from spark_readers.broker_access import BrokerAccess
+from spark_readers.broker_connection import SECRET_BYTES_MAX, advised, client_settings
 from spark_readers.fragment_access import fragment_access
 from spark_readers.read_options import ReadOptions
 from spark_readers.sink_options import SinkOptions
@@ -60,7 +61,7 @@ def test_reads_and_writes_take_the_same_options_in_any_case(access_of: AccessOf)
         ({**SECURE, "certKeyFile": "/k"}, "certFile", "leave certKeyFile out"),
         ({**PLAIN, "trustedCaFile": "/ca"}, "trustedCaFile", "begin with https://"),
         ({"broker": "https://a:1,b:2", "trustedCaFile": "/ca"}, "trustedCaFile", "begin with https://"),
-        ({"broker": "http://"}, "broker", ""),
+        ({"broker": "b:2,http://"}, "broker", "expected a URL with a host"),
     ],
 )
 def test_a_mistake_is_named_with_its_rule_and_no_secret(
@@ -92,7 +93,7 @@ def test_secrets_are_read_where_and_when_they_are_used(name: str, tmp_path: Path
         travelled = pickle.dumps(access)
         assert text.encode() not in travelled
         arrived: BrokerAccess = pickle.loads(travelled)
-        return arrived.settings(environ)
+        return client_settings(arrived, environ)
 
     if name.startswith("auth"):
         assert told(f"{SECRET}\n").keys == Keys.parse(SECRET)
@@ -125,7 +126,7 @@ def test_a_secret_that_cannot_be_used_is_told_by_its_option(
         file.write_text(text)
     access = BrokerAccess.of({**PLAIN, name: "BROKER_SECRET" if name.endswith("Env") else str(file)})
     with pytest.raises(ValidationError) as raised:
-        access.settings({} if text is None else {"BROKER_SECRET": text})
+        client_settings(access, {} if text is None else {"BROKER_SECRET": text})
     assert raised.value.path == (name,)
     assert rule in raised.value.rule
     assert TOKEN not in str(raised.value)
@@ -135,17 +136,17 @@ def test_certificates_are_those_of_a_peer(tmp_path: Path) -> None:
     Certificates.create(tmp_path)
     paths = {name: str(tmp_path / file) for name, file in TLS.items()}
     certificate, key, ca = (tmp_path / f"{name}.pem" for name in ("certificate", "key", "ca"))
-    assert BrokerAccess.of({**SECURE, **paths}).settings({}).tls == PeerTls(certificate, key, ca)
+    assert client_settings(BrokerAccess.of({**SECURE, **paths}), {}).tls == PeerTls(certificate, key, ca)
     alone = BrokerAccess.of({**SECURE, "trustedCaFile": str(ca)})
-    assert alone.settings({}).tls == PeerTls(None, None, ca)
-    assert BrokerAccess.of(SECURE).settings({}).tls is None
+    assert client_settings(alone, {}).tls == PeerTls(None, None, ca)
+    assert client_settings(BrokerAccess.of(SECURE), {}).tls is None
 
     swapped = BrokerAccess.of({**SECURE, "certFile": str(key), "certKeyFile": str(certificate)})
     with pytest.raises(ValidationError, match=r"^certFile, certKeyFile: .*key.pem"):
-        swapped.settings({})
+        client_settings(swapped, {})
     ca.unlink()
     with pytest.raises(ValidationError, match=r"^trustedCaFile: .*ca.pem cannot be read on this machine"):
-        alone.settings({})
+        client_settings(alone, {})
 
 
 @pytest.mark.parametrize(
@@ -158,13 +159,13 @@ def test_certificates_are_those_of_a_peer(tmp_path: Path) -> None:
 )
 def test_whoever_is_turned_away_learns_which_option_is_to_blame(given: dict[str, str], advice: str) -> None:
     access = BrokerAccess.of({**PLAIN, **given})
-    with pytest.raises(UnauthenticatedError, match=f"^no.*{advice}"), access.advised():
+    with pytest.raises(UnauthenticatedError, match=f"^no.*{advice}"), advised(access):
         raise UnauthenticatedError("no")
-    with pytest.raises(UnauthenticatedError, match=f"^no.*{advice}"), access.advised():
+    with pytest.raises(UnauthenticatedError, match=f"^no.*{advice}"), advised(access):
         raise ExceptionGroup("", [ValueError(), ExceptionGroup("", [UnauthenticatedError("no")])])
-    with pytest.raises(PermissionDeniedError, match=r"^no READ.*ask for a token that allows it"), access.advised():
+    with pytest.raises(PermissionDeniedError, match=r"^no READ.*ask for a token that allows it"), advised(access):
         raise PermissionDeniedError("no READ")
-    with pytest.raises(ExceptionGroup, match="other things"), access.advised():
+    with pytest.raises(ExceptionGroup, match="other things"), advised(access):
         raise ExceptionGroup("other things", [ValueError()])
 
 

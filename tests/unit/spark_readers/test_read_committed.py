@@ -14,12 +14,12 @@ from consumer.message.message_uuid import Flags, MessageUUID, parse_text
 from protocol.codec import CompressionCodec
 from protocol.errors import CorruptError
 from spark_readers.clock_summary import ProducerCarry
-from spark_readers.commit_sieve import sieved
 from spark_readers.fragment_task import FragmentTask
 from spark_readers.scan import plan_tasks
 from spark_readers.uuid_extract import json_extractor, parsed_uuid
 from tests.support.fragment_bag import options_of, put, rows_of
 from tests.support.golden import Case, case_id, cases
+from tests.support.stretches import sieved
 
 NUMBERS = pa.schema([("n", pa.int64())])
 

@@ -1,4 +1,4 @@
-"""A bucket in this process's memory, for tests: behind any valid URL, never opened by one."""
+"""A bucket in this process's memory: behind any valid URL, never opened by one."""
 
 from __future__ import annotations
 
