@@ -29,6 +29,7 @@ from broker.background import Background
 from broker.broker_member import BrokerMember
 from broker.cluster_keys import MAX_REPLICATION, BrokerEntity
 from broker.copy_keeping import CopyKeeping
+from broker.disk_watch import DiskWatch
 from broker.durable_head import DurableHead, EpochTerms, Extents, pruned, trimmed
 from broker.journal_item import JournalItem
 from broker.last_spec import LastSpec
@@ -110,6 +111,8 @@ class Surroundings:
     chance: random.Random
     # Whether the broker is a member of its cluster beyond doubt.
     is_certain: Callable[[], bool]
+    # How long a peer, or the disk, may owe an answer.
+    answer_s: float
     # Unix seconds and nanoseconds.
     now_s: Callable[[], float]
     now_ns: Callable[[], int]
@@ -140,6 +143,7 @@ class JournalBroker:
         # How many replicas of each journal may still have a say: one that is given up is soon followed by another.
         self._not_given_up: Counter[str] = Counter()
         self._all_given_up = asyncio.Event()
+        self._disk = DiskWatch("/".join(own_id), surroundings.answer_s, self.clock_s)
         self.healths = StoreHealths(tasks, surroundings.stores.open, surroundings.chance)
         self.compression = SpoolCompression()
         self.persister = Persister(
@@ -316,7 +320,7 @@ class JournalBroker:
             failure = UnavailableError("it is not known where it can be reached")
             self._loop.call_soon(pipeline.failed, member, failure)
             return UnreachablePeerStream()
-        stream = GrpcPeerStream(call, member, pipeline, self._encoder)
+        stream = GrpcPeerStream(call, member, pipeline, self._encoder, self.surroundings.answer_s)
         self._tasks.create_task(stream.run())
         return stream
 
@@ -352,7 +356,7 @@ class JournalBroker:
         observer = ReplicaObserver(
             replica, lambda: replica.worker.spool.epoch, self.persister, self.keeping.give_up, shown
         )
-        replica.equip(SpoolWorker(writer, surroundings.executor, observer, replica.spool_released))
+        replica.equip(SpoolWorker(writer, surroundings.executor, observer, replica.spool_released, self._disk))
         replica.given_up.listen(lambda: self._given_up(replica))
         replica.stopped.listen(lambda: self._stop_tending(replica))
         listing, interval_s = partial(self._list, journal), partial(self._interval_s, journal)
@@ -456,6 +460,7 @@ class JournalBroker:
         """Compress and upload what is complete, and tidy up. Each by itself: if one cannot go on, and with it the
         process, there are still uploads to be done."""
         for work in (
+            self._disk.run(),
             self.compression.run(),
             self.persister.run(),
             self.keeping.run(),
@@ -582,7 +587,6 @@ def _put_back(replica: Replica[Any], read: HeadRead, pipeline: Pipeline | None) 
     if pipeline is not None and pipeline.record_revision < read.mod_revision:
         pipeline.record, pipeline.record_revision = read.head, read.mod_revision
     replica.pipeline.put(pipeline)
-
 
 def _nothing(_: object = None) -> None:
     """There is nothing to withdraw."""

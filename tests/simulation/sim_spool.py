@@ -11,12 +11,14 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any, cast
 
+from broker.disk_watch import DiskWatch
 from broker.spool_worker import SpoolObserver, SpoolWorker
 from fragment.spool_writer import SpoolWriter
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.world import Node
 
 _LEAST_S = 0.0001
+_HUNG_S = 0.25
 _NOBODY_LOOKS: Future[Any] = Future()
 
 
@@ -26,8 +28,14 @@ class _DiskThread(Executor):
         self._disk = disk
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **_: Any) -> Future[Any]:
-        self._node.after(_LEAST_S + self._disk.latency_s(), fn, *args)
+        self._node.after(_LEAST_S + self._disk.latency_s(), self._do, fn, args)
         return _NOBODY_LOOKS
+
+    def _do(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        if self._disk.faults.is_hung:
+            self._node.after(_HUNG_S, self._do, fn, args)
+        else:
+            fn(*args)
 
 
 class _NodeLoop:
@@ -46,11 +54,12 @@ def spool_worker(
     writer: SpoolWriter,
     observer: SpoolObserver,
     released: Callable[[SpoolWorker], None],
+    watch: DiskWatch,
 ) -> SpoolWorker:
     loop = cast(asyncio.AbstractEventLoop, _NodeLoop(node))
     # A worker remembers the loop that runs when it is made.
     asyncio._set_running_loop(loop)  # noqa: SLF001 -- meant for those who implement event loops
     try:
-        return SpoolWorker(writer, _DiskThread(node, disk), observer, released)
+        return SpoolWorker(writer, _DiskThread(node, disk), observer, released, watch)
     finally:
         asyncio._set_running_loop(None)  # noqa: SLF001 -- as above

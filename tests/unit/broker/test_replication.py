@@ -505,9 +505,7 @@ def test_an_older_word_takes_nothing_back() -> None:
 
 @pytest.mark.parametrize("through", [HEAD_MAX + 1, 2**63 - 1, 2**64 - 1])
 @pytest.mark.parametrize("message", [Content(b"x", 0), Content(b"x", 7), Acked(0)], ids=["first", "more", "alone"])
-def test_bytes_beyond_where_journals_end_are_acknowledged_by_no_message(
-    message: Content | Acked, through: int
-) -> None:
+def test_bytes_beyond_where_journals_end_are_acknowledged_by_no_message(message: Content | Acked, through: int) -> None:
     forged = Acked(through) if isinstance(message, Acked) else replace(message, acked_through=through)
     with pytest.raises(ValidationError, match="AckedThrough"):
         decode(encode(forged))
