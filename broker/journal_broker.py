@@ -51,8 +51,8 @@ from broker.spool_worker import SpoolWorker
 from broker.store_healths import StoreHealths
 from broker.unpersisted import Unpersisted, unpersisted
 from fragment.cover_set import CoverSet
-from fragment.index_refresh import list_cover
-from fragment.live_index import LiveIndex, jittered
+from fragment.index_refresh import NamedStore, list_cover
+from fragment.live_index import FIRST_REFRESH_S_MAX, LiveIndex, jittered
 from fragment.persister import CurrentSpec, Persister
 from fragment.retention import enforce
 from fragment.spool import EpochMark
@@ -60,6 +60,7 @@ from fragment.spool_compression import SpoolCompression
 from fragment.spool_directory import SpoolDirectory
 from fragment.spool_file import SpoolFile
 from fragment.spool_writer import LocalFragment, SpoolWriter
+from fragment.stores.health import shown
 from fragment.stores.open_stores import OpenStores
 from protocol.errors import GazetteError, InvariantError, UnavailableError
 from protocol.fragment import Fragment
@@ -264,7 +265,7 @@ class JournalBroker:
         if is_fresh:
             listing = self._tasks.create_task(self._list_anew(replica, done))
             return lambda: _nothing(listing.cancel())
-        url = self._first_store(replica)
+        url = next(iter(self._stores(replica)), None)
         has_room = self.surroundings.directory.budget.has_room
         if has_room and replica.live.is_refreshed and (url is None or self.healths.is_healthy(url)):
             done(Ready(replica.index.summary()))
@@ -295,13 +296,20 @@ class JournalBroker:
             return
         # First: a store that cannot be used can be listed just as little.
         unhealthy = await self.healths.problem(url) if url is not None else None
-        if unhealthy is None:
-            await replica.live.wait_first_refresh()
+        try:
+            if unhealthy is None:
+                async with asyncio.timeout(FIRST_REFRESH_S_MAX):
+                    await replica.live.wait_first_refresh()
+        except TimeoutError:
+            if (unhealthy := replica.live.problem) is None:
+                stores = ", ".join(map(shown, self._stores(replica)))
+                done(UnavailableError(f"the first listing of {stores} still goes on: try again"))
+                return
         done(Ready(replica.index.summary(), unhealthy))
 
-    def _first_store(self, replica: LocalReplica) -> str | None:
+    def _stores(self, replica: LocalReplica) -> Sequence[str]:
         current = self.spec_now(replica.journal)
-        return current.spec.fragment.stores[0] if current is not None and current.spec.fragment.stores else None
+        return current.spec.fragment.stores if current is not None else ()
 
     def open_streams(self, replica: Replica[object], pipeline: Pipeline) -> Mapping[ProcessId, PeerStream]:
         route = pipeline.header.route
@@ -565,7 +573,7 @@ class JournalBroker:
         current = self.spec_now(journal)
         spec = current.spec if current is not None else JournalSpec(journal)
         async with self._listing:
-            stores = {url: await self.surroundings.stores.open(url) for url in spec.fragment.stores}
+            stores = {url: NamedStore(url, self.surroundings.stores.open) for url in spec.fragment.stores}
             return await list_cover(journal, stores, self._journal_names)
 
     def _journal_names(self) -> Sequence[str]:
