@@ -166,8 +166,13 @@ async def test_a_replica_whose_disk_hangs_fails_the_appends_that_meet_it_in_boun
     shared_etcd: EtcdServer, prefix: str, tmp_path: Path
 ) -> None:
     """It answers pings and keeps its lease. Content that it does not take any more must not wedge the journal: neither
-    the append that sends it, nor those that wait for that one."""
-    async with broker_cluster(tmp_path, shared_etcd.endpoint, prefix) as cluster:
+    the append that sends it, nor those that wait for that one.
+
+    It is noticed within the time of a lease. Those behind it wait for one more try, of another pipeline.
+    """
+    lease_s = 10
+    flags = ("--etcd.lease", f"{lease_s}s")
+    async with broker_cluster(tmp_path, shared_etcd.endpoint, prefix, flags=flags) as cluster:
         cluster.module = "tests.support.planted_broker hangs-when-told"
         await cluster.start("broker-0", "broker-1")
         await cluster.apply(journal_spec(replication=2))
@@ -178,8 +183,8 @@ async def test_a_replica_whose_disk_hangs_fails_the_appends_that_meet_it_in_boun
         cluster.brokers[hung].signal(signal.SIGUSR1)
         chunks = [bytes(1 << 20)] * 32
         async with asyncio.TaskGroup() as tasks:
-            large = tasks.create_task(_failure(cluster, primary, *chunks))
-            queued = tasks.create_task(_failure(cluster, primary, b"two\n"))
+            large = tasks.create_task(_failure(cluster, primary, *chunks, within_s=lease_s))
+            queued = tasks.create_task(_failure(cluster, primary, b"two\n", within_s=2 * lease_s))
         # A client whose own write fails first calls that INTERNAL, whatever it would have been told.
         assert large.result()[0] in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL)
         code, details = queued.result()
@@ -187,15 +192,46 @@ async def test_a_replica_whose_disk_hangs_fails_the_appends_that_meet_it_in_boun
         assert f"replication to local/{hung} failed" in details
 
 
-async def _failure(cluster: BrokerCluster, through: str, *chunks: bytes) -> tuple[grpc.StatusCode, str]:
-    """Why an append was not possible, as its client hears it. It may hear it before it has sent all."""
-    call = cluster.stub(through).Append(timeout=30)
+async def _failure(
+    cluster: BrokerCluster, through: str, *chunks: bytes, within_s: float
+) -> tuple[grpc.StatusCode, str]:
+    """Why an append was not possible, as its client hears it. It may hear it before it has sent all, and if it hears
+    nothing in time that is DEADLINE_EXCEEDED."""
+    call = cluster.stub(through).Append(timeout=within_s)
     with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
         await call.write(pb.AppendRequest(journal=JOURNAL))
         for chunk in (*chunks, b""):
             await call.write(pb.AppendRequest(content=chunk))
         await call.done_writing()
     return await call.code(), await call.details() or ""
+
+
+async def test_a_primary_whose_own_disk_hangs_says_so_and_leaves_its_journals_to_others(
+    shared_etcd: EtcdServer, prefix: str, tmp_path: Path
+) -> None:
+    """It keeps its lease, and its peers would wait for it for ever."""
+    async with broker_cluster(tmp_path, shared_etcd.endpoint, prefix) as cluster:
+        cluster.module = "tests.support.planted_broker hangs-when-told"
+        await cluster.start(*NAMES[:3])
+        await cluster.apply(journal_spec(replication=2))
+        before = await appended(cluster, "broker-0", b"one\n")
+        primary, (peer,), spare = await roles(cluster)
+        hung = cluster.brokers[primary]
+        hung.signal(signal.SIGUSR1)
+        async with asyncio.TaskGroup() as tasks:
+            failures = [tasks.create_task(_failure(cluster, primary, b"two\n", within_s=30)) for _ in range(3)]
+        for code, details in (failure.result() for failure in failures):
+            assert code is grpc.StatusCode.UNAVAILABLE
+            assert f"the disk of broker local/{primary} hangs" in details
+        # It goes by itself, with the reason in its log, and is no member any more by then.
+        assert await hung.wait_exit() == 1
+        assert f"the disk of broker local/{primary} hangs: it has not done within" in hung.log.read_text()
+        hung.process = None
+        assert not [key for key in shared_etcd.listing(prefix) if "/members/" in key and primary in key]
+        after = await cluster.append(spare, JOURNAL, b"three\n")
+        content = await cluster.read(peer, JOURNAL, block=True, end_offset=after.commit.end)
+        assert content.startswith(before)
+        assert content.endswith(b"three\n")
 
 
 async def test_a_broker_whose_disk_hangs_ends_when_told_to(
