@@ -596,5 +596,6 @@ def _put_back(replica: Replica[Any], read: HeadRead, pipeline: Pipeline | None) 
         pipeline.record, pipeline.record_revision = read.head, read.mod_revision
     replica.pipeline.put(pipeline)
 
+
 def _nothing(_: object = None) -> None:
     """There is nothing to withdraw."""

@@ -13,8 +13,8 @@ import grpc
 import pytest
 
 from protocol.gen import journal_pb2 as pb
-from tests.support.broker_cluster import BrokerCluster, broker_cluster, eventually, journal_spec
-from tests.support.etcd_server import EtcdServer
+from tests.support.broker_cluster import WAIT_S, BrokerCluster, broker_cluster, eventually, journal_spec
+from tests.support.etcd_server import EtcdServer, etcd_server
 
 JOURNAL = "test/journal"
 NAMES = ("broker-0", "broker-1", "broker-2", "broker-3")
@@ -141,6 +141,64 @@ async def test_a_broker_that_loses_its_lease_stops_and_says_so(
 
 def _text(encoded: str) -> str:
     return base64.b64decode(encoded).decode()
+
+
+async def test_nothing_is_acknowledged_after_the_lease_may_have_run_out(prefix: str, tmp_path: Path) -> None:
+    """S-10, from outside: etcd says nothing any more, of the lease or of anything else. Until the lease may have
+    run out appends go on, and after the first that is not acknowledged none is."""
+    with etcd_server(tmp_path) as etcd:
+        async with broker_cluster(tmp_path, etcd.endpoint, prefix, "broker-0") as cluster:
+            await cluster.apply(journal_spec(replication=1))
+            broker = cluster.brokers["broker-0"]
+            acknowledged = [(await cluster.append("broker-0", JOURNAL, b"before\n")).commit.end]
+            outcomes: list[bool] = []
+            etcd.pause()
+            try:
+                while broker.process is not None and broker.process.poll() is None:
+                    line = b"%06d\n" % len(outcomes)
+                    try:
+                        response = await cluster.try_append("broker-0", JOURNAL, line)
+                    except grpc.aio.AioRpcError:
+                        outcomes.append(False)
+                    else:
+                        outcomes.append(response.status == pb.OK)
+                        acknowledged.append(response.commit.end)
+            finally:
+                etcd.resume()
+            assert await broker.wait_exit() == 1
+            assert "lease" in broker.tail()
+            count = outcomes.index(False)
+            assert count > 0, "nothing was appended while etcd was silent"
+            assert not any(outcomes[count:])
+            await cluster.start("broker-0")
+            read = await cluster.read("broker-0", JOURNAL, block=True, end_offset=acknowledged[-1])
+            assert read == b"before\n" + b"".join(b"%06d\n" % at for at in range(count))
+
+
+async def test_a_broker_that_was_stopped_past_its_lease_acknowledges_nothing_that_was_under_way(
+    shared_etcd: EtcdServer, prefix: str, tmp_path: Path
+) -> None:
+    """S-10: others may have the journal by the time that it goes on, with all that it needs for an answer at hand."""
+    async with broker_cluster(tmp_path, shared_etcd.endpoint, prefix, "broker-0") as cluster:
+        await cluster.apply(journal_spec(replication=1))
+        await cluster.append("broker-0", JOURNAL, b"one\n")
+        broker = cluster.brokers["broker-0"]
+        call = cluster.stub("broker-0").Append(timeout=WAIT_S)
+        await call.write(pb.AppendRequest(journal=JOURNAL))
+        await call.write(pb.AppendRequest(content=b"two\n"))
+        broker.signal(signal.SIGSTOP)
+        try:
+            await call.write(pb.AppendRequest())
+            await call.done_writing()
+            await eventually(
+                lambda: not [key for key in shared_etcd.listing(prefix) if "/members/" in key], "the lease to run out"
+            )
+        finally:
+            broker.signal(signal.SIGCONT)
+        assert await call.code() is not grpc.StatusCode.OK
+        assert await broker.wait_exit() == 1
+        await cluster.start("broker-0")
+        assert (await cluster.read("broker-0", JOURNAL)).startswith(b"one\n")
 
 
 async def test_a_paused_replica_is_noticed_and_the_journal_goes_on_without_it(

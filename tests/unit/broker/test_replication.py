@@ -366,6 +366,19 @@ def test_a_stream_that_waits_goes_on_waiting_if_its_route_is_still_the_same() ->
     assert first.is_free
 
 
+def test_a_stream_that_waits_for_a_spool_whose_disk_hangs_ends_and_so_does_one_that_comes_later() -> None:
+    hung = UnavailableError("the disk hangs")
+    first = Stream().opened()
+    waits = [Port(first.port.resolution), Port(first.port.resolution)]
+    Replication(waits[0]).open(opening())
+    first.replica.stalled(hung)
+    Replication(waits[1]).open(opening())
+    assert [port.ends for port in waits] == [[hung], [hung]]
+    first.replica.stalled(None)
+    first.replication.close()
+    assert first.is_free, "who was told does not get the spool"
+
+
 def test_a_stream_that_has_the_spool_is_not_bothered_by_a_later_route() -> None:
     stream = Stream().opened()
     stream.port.resolution = resolved(None, status=Status.JOURNAL_NOT_FOUND)
