@@ -23,7 +23,12 @@ LATE_S = 0.1
 
 
 class DiskWork(Protocol):
-    """Something that a thread does on the disk."""
+    """Something that a thread is to do on the disk."""
+
+    @property
+    def doing_since_s(self) -> float | None:
+        """When a thread has got to it; None while all are busy with other things."""
+        ...
 
     def stalled(self, failure: UnavailableError) -> None:
         """It takes too long. Called again and again while it does."""
@@ -35,29 +40,33 @@ class DiskWatch:
 
     def __init__(self, broker: str, hung_s: float, clock: Callable[[], float]) -> None:
         """`broker` is the name of the one whose disk it is, and `hung_s` how long something may take."""
+        self.clock = clock
         self._broker = broker
         self._hung_s = hung_s
-        self._clock = clock
-        # Since when it is under way, the oldest first.
+        # Since when it is asked for, the oldest first.
         self._since_s: dict[DiskWork, float] = {}
 
     def begun(self, work: DiskWork) -> None:
-        self._since_s[work] = self._clock()
+        self._since_s[work] = self.clock()
 
     def ended(self, work: DiskWork) -> None:
         del self._since_s[work]
 
     def look(self) -> None:
-        """Tell those who have waited for too long. Raises if the broker has."""
-        now_s = self._clock()
+        """Tell those who have waited for too long. Raises if the broker has.
+
+        A disk that is merely busy keeps those who wait just as long, and peers do not wait longer either. But it is no
+        reason for the broker to go: what counts for that is how long a thread has been at one thing.
+        """
+        now_s = self.clock()
         for work, since_s in list(self._since_s.items()):
-            waited_s = now_s - since_s
-            if waited_s < self._hung_s:
+            if now_s - since_s < self._hung_s:
                 return
-            if waited_s >= self._hung_s * END_TIMES:
+            doing_since_s = work.doing_since_s
+            if doing_since_s is not None and now_s - doing_since_s >= self._hung_s * END_TIMES:
                 raise UnavailableError(
-                    f"the disk of broker {self._broker} hangs: it has not done within {waited_s:.0f} s what it was "
-                    "asked for. The broker ends, so that others take over: check the disk of its spool directory"
+                    f"the disk of broker {self._broker} hangs: it has not done within {now_s - doing_since_s:.0f} s "
+                    "what it was asked for. The broker ends, so that others take over: check the disk of its spools"
                 )
             work.stalled(
                 UnavailableError(
@@ -69,7 +78,7 @@ class DiskWatch:
         """For ever, unless the disk hangs for too long, which raises."""
         look_s = self._hung_s / LOOKS
         while True:
-            due_s = self._clock() + look_s
+            due_s = self.clock() + look_s
             await asyncio.sleep(look_s)
-            if self._clock() < due_s + LATE_S:
+            if self.clock() < due_s + LATE_S:
                 self.look()

@@ -123,6 +123,7 @@ class SpoolWorker:
         # What a thread has; and whether it has any, or what came of one is being told.
         self._under_way: list[_Step] = []
         self._is_working = False
+        self.doing_since_s: float | None = None
         self._is_stalled = False
         # Set when there is room again; None while there is, as nearly always.
         self._room: asyncio.Event | None = None
@@ -243,15 +244,20 @@ class SpoolWorker:
         is_handed_on = isinstance(step, _Release) and self._writer.has_ended
         return is_handed_on or isinstance(step, _Content | _Prepare | _Propose | _HandOn)
 
+    def picked_up(self) -> None:
+        """A thread has got to what is under way."""
+        self.doing_since_s = self._disk.clock()
+
     def _do_all(self, steps: list[_Step]) -> None:
         """On a thread."""
+        self.picked_up()
         results = [(step, self._do(step)) for step in steps]
         self._loop.call_soon_threadsafe(self._settle_all, results)
 
     def _settle_all(self, results: list[tuple[_Step, Performed | Sealed | Exception | None]]) -> None:
         """Whoever is told may fail, and others wait: of a batch, each is told. The first error is raised after that."""
         failure: Exception | None = None
-        self._under_way = []
+        self._under_way, self.doing_since_s = [], None
         self._disk.ended(self)
         if self._is_stalled:
             self._is_stalled = False

@@ -26,6 +26,7 @@ class _DiskThread(Executor):
     def __init__(self, node: Node, disk: SimulatedDisk) -> None:
         self._node = node
         self._disk = disk
+        self.worker: SpoolWorker | None = None
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **_: Any) -> Future[Any]:
         self._node.after(_LEAST_S + self._disk.latency_s(), self._do, fn, args)
@@ -33,6 +34,8 @@ class _DiskThread(Executor):
 
     def _do(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         if self._disk.faults.is_hung:
+            if self.worker is not None and self.worker.doing_since_s is None:
+                self.worker.picked_up()
             self._node.after(_HUNG_S, self._do, fn, args)
         else:
             fn(*args)
@@ -60,6 +63,8 @@ def spool_worker(
     # A worker remembers the loop that runs when it is made.
     asyncio._set_running_loop(loop)  # noqa: SLF001 -- meant for those who implement event loops
     try:
-        return SpoolWorker(writer, _DiskThread(node, disk), observer, released, watch)
+        thread = _DiskThread(node, disk)
+        thread.worker = SpoolWorker(writer, thread, observer, released, watch)
+        return thread.worker
     finally:
         asyncio._set_running_loop(None)  # noqa: SLF001 -- as above

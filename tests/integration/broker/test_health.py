@@ -147,8 +147,6 @@ async def test_a_store_that_cannot_be_listed_is_named_and_tried_again_soon(
     """The first store is fine, so that its checks find nothing. The next listing in due time is in an hour."""
     module = "tests.support.planted_broker lists-impatiently"
     async with broker_cluster(tmp_path, shared_etcd.endpoint, prefix, "broker-0", module=module) as cluster:
-        in_the_way = cluster.fragments / "second"
-        in_the_way.write_bytes(b"no folder")
         spec = journal_spec("health/two", 1, stores=("file:///", "file:///second/"))
         await cluster.apply(replace(spec, fragment=replace(spec.fragment, refresh_interval_ns=3600 * 10**9)))
 
@@ -163,5 +161,5 @@ async def test_a_store_that_cannot_be_listed_is_named_and_tried_again_soon(
             return True
 
         await eventually(is_refused, "an append to be refused")
-        in_the_way.unlink()
+        (cluster.fragments / "second").mkdir()
         assert (await cluster.append("broker-0", "health/two", b"x")).commit.end == 1
