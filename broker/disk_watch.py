@@ -18,7 +18,7 @@ END_TIMES = 4
 """So many times as long as those who wait are patient, the broker is."""
 LOOKS = 8
 """In the time after which those who wait are told."""
-LATE_S = 0.1
+LATE_S = 0.5
 """A look that comes this much too late says nothing: the loop was busy, or stopped, and has yet to hear of the disk."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Protocol
@@ -80,9 +80,7 @@ class _Propose:
 @dataclass(slots=True)
 class _Acked:
     through: int
-    # All who are to be told. Those who do not ask for it are not among them: a peer may say any number of times what is
-    # acknowledged while the disk is busy.
-    done: list[Callable[[], None]]
+    done: Callable[[], None]
 
 
 @dataclass(slots=True)
@@ -121,7 +119,7 @@ class SpoolWorker:
         self._steps: list[_Step] = []
         self._queued_bytes = 0
         # What a thread has; and whether it has any, or what came of one is being told.
-        self._under_way: list[_Step] = []
+        self._under_way: Sequence[_Step] = ()
         self._is_working = False
         self.doing_since_s: float | None = None
         self._is_stalled = False
@@ -143,7 +141,7 @@ class SpoolWorker:
 
     async def wait_room(self) -> None:
         """Until there is room for more content, or the disk is known to hang: the holder is told of that."""
-        if self._room is not None and not self._is_stalled:
+        if self._room is not None:
             await self._room.wait()
 
     @property
@@ -165,17 +163,15 @@ class SpoolWorker:
         self._add(_Propose(proposal, done))
 
     def acked(self, through: int, done: Callable[[], None] | None = None) -> None:
-        told = [] if done is None else [done]
         known = self.spool.acked_through
         last = self._steps[-1] if self._steps else None
         if not self._is_working and known is not None and through <= known:
-            _call_all(told)
-        elif isinstance(last, _Acked):
-            # The later word says it all.
+            (done or _nothing)()
+        elif done is None and isinstance(last, _Acked):
+            # A primary may say so any number of times while our disk is busy. The later word says it all.
             last.through = max(last.through, through)
-            last.done += told
         else:
-            self._add(_Acked(through, told))
+            self._add(_Acked(through, done or _nothing))
 
     def release(self) -> None:
         self._failed = None
@@ -228,9 +224,10 @@ class SpoolWorker:
         while self._steps:
             self._is_working = True
             if self._needs_disk(self._steps[0]):
-                self._under_way, self._steps = self._steps, []
+                steps, self._steps = self._steps, []
+                self._under_way = steps
                 self._disk.begun(self)
-                self._executor.submit(self._do_all, self._under_way)
+                self._executor.submit(self._do_all, steps)
                 return
             step = self._steps.pop(0)
             try:
@@ -257,7 +254,7 @@ class SpoolWorker:
     def _settle_all(self, results: list[tuple[_Step, Performed | Sealed | Exception | None]]) -> None:
         """Whoever is told may fail, and others wait: of a batch, each is told. The first error is raised after that."""
         failure: Exception | None = None
-        self._under_way, self.doing_since_s = [], None
+        self._under_way, self.doing_since_s = (), None
         self._disk.ended(self)
         if self._is_stalled:
             self._is_stalled = False
@@ -352,7 +349,7 @@ class SpoolWorker:
                 assert isinstance(reply, Reply | Exception)
                 replied(reply)
             case _Acked(_, told):
-                _call_all(told)
+                told()
             case _Release():
                 self.sums_content = False
                 self._released(self)
@@ -387,9 +384,8 @@ class SpoolWorker:
             self._observer.acked(acked)
 
 
-def _call_all(told: list[Callable[[], None]]) -> None:
-    for each in told:
-        each()
+def _nothing() -> None:
+    """Nobody asked to be told."""
 
 
 def _told_already(_: object) -> None:

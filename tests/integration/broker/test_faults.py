@@ -171,6 +171,7 @@ async def test_nothing_is_acknowledged_after_the_lease_may_have_run_out(prefix: 
             assert count > 0, "nothing was appended while etcd was silent"
             assert not any(outcomes[count:])
             await cluster.start("broker-0")
+            await cluster.append("broker-0", JOURNAL, b"after\n")
             read = await cluster.read("broker-0", JOURNAL, block=True, end_offset=acknowledged[-1])
             assert read == b"before\n" + b"".join(b"%06d\n" % at for at in range(count))
 
@@ -198,6 +199,7 @@ async def test_a_broker_that_was_stopped_past_its_lease_acknowledges_nothing_tha
         assert await call.code() is not grpc.StatusCode.OK
         assert await broker.wait_exit() == 1
         await cluster.start("broker-0")
+        await cluster.append("broker-0", JOURNAL, b"three\n")
         assert (await cluster.read("broker-0", JOURNAL)).startswith(b"one\n")
 
 

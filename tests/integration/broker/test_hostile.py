@@ -207,8 +207,9 @@ async def lied(
     header.CopyFrom(appended.header)
     header.process_id.CopyFrom(next(member for member in header.route.members if member.suffix == peer))
     epoch = epoch_pb2.Epoch(create_revision=listed.create_revision, number=head.epoch, begin=head.begin)
+    nothing = pb.Fragment(journal=journal, compression_codec=pb.NONE)
     opening = pb.ReplicateRequest(
-        proposal=pb.Fragment(journal=journal), header=header, registers=pb.LabelSet(), acknowledge=True, epoch=epoch
+        proposal=nothing, header=header, registers=pb.LabelSet(), acknowledge=True, epoch=epoch
     )
     call = cluster.stub(peer).Replicate(timeout=30, metadata=cluster.metadata)
     await call.write(opening)
