@@ -319,7 +319,7 @@ class AppendRun:
         owner.pipeline.put(pipeline)
 
     def _take_spool(self) -> None:
-        if (stall := self._held_replica.stall) is not None:
+        if (stall := self.replica.stall) is not None:
             self._on(Failed(stall))
             return
         self._wait_valid()

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from broker import journal_broker
+from broker import journal_broker, store_listing
 from broker import main as broker_main
 from fragment.cover_set import CoverSet
 from fragment.index_refresh import list_cover
@@ -41,7 +41,7 @@ def lists_when_told() -> None:
         await asyncio.to_thread(told.wait)
         return await list_cover(*args)
 
-    vars(journal_broker).update(list_cover=list_later)
+    vars(store_listing).update(list_cover=list_later)
     signal.signal(signal.SIGUSR1, lambda *_: told.set())
 
 
@@ -59,7 +59,7 @@ def hangs_when_told() -> None:
 
 def lists_impatiently() -> None:
     """Appends wait for a first listing for two seconds."""
-    vars(journal_broker).update(FIRST_REFRESH_S_MAX=2.0)
+    vars(store_listing).update(FIRST_REFRESH_S_MAX=2.0)
 
 
 PLANTED: dict[str, Callable[[], None]] = {

@@ -980,16 +980,16 @@ def test_who_waits_for_a_spool_whose_disk_hangs_is_told_and_so_is_who_comes_late
     port = RecordingPort(resolution=resolution_of(route_of(A), replica=replica))
     # Somebody has it, and has given it back as far as he can: the disk is to be done with it first.
     replica.spool.take(lambda _: None)
-    first = AppendRun(AppendOpening(JOURNAL), port)
+    first = AppendRun(AppendOpening(JOURNAL), port, port)
     first.start()
     assert first.fsm.state is State.START_PIPELINE
     replica.stalled(HUNG)
     assert (port.outcomes, replica.pipeline.is_taken) == ([HUNG], False)
-    AppendRun(AppendOpening(JOURNAL), port).start()
+    AppendRun(AppendOpening(JOURNAL), port, port).start()
     assert (port.outcomes, replica.pipeline.is_taken) == ([HUNG, HUNG], False)
     # It goes on after all.
     replica.stalled(None)
-    third = AppendRun(AppendOpening(JOURNAL), port)
+    third = AppendRun(AppendOpening(JOURNAL), port, port)
     third.start()
     assert third.fsm.state is State.START_PIPELINE
     assert len(port.outcomes) == 2
