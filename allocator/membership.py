@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 TTL_S = 20
 ANNOUNCE_RETRY_S = 10.0
+_FORGET_S = 5.0
+"""A process may leave because its disk hangs, which must not keep it."""
 _PAUSE_S = 0.1
 _PAUSE_S_MAX = 10.0
 
@@ -156,9 +158,12 @@ class Membership:
         self._held.release()
         try:
             await self._revoke(self.lease_id)
-            await self._memory.remember(None)
+            async with asyncio.timeout(_FORGET_S):
+                await self._memory.remember(None)
         except EtcdUnavailableError as error:
             log.warning("lease was not revoked (it will run out)", extra={"error": str(error)})
+        except TimeoutError:
+            log.warning("the disk does not forget the lease (which is revoked, and so does no harm)")
 
     def observe(self, update: Update[ValueT]) -> None:
         """For ``KeySpaceWatch.observe``: a member whose key is gone is none, whatever becomes of its keep-alives.

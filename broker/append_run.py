@@ -319,6 +319,9 @@ class AppendRun:
         owner.pipeline.put(pipeline)
 
     def _take_spool(self) -> None:
+        if (stall := self.replica.stall) is not None:
+            self._on(Failed(stall))
+            return
         self._wait_valid()
         if not self._events:
             header = self.fsm.resolution.header if self.fsm.resolution is not None else None

@@ -43,6 +43,7 @@ _WAITS_WHILE_VALID = frozenset(
 _MAY_FAIL = frozenset(
     (
         State.RESOLVE,
+        State.START_PIPELINE,
         State.READ_HEAD,
         State.PREPARE_SPOOL,
         State.CONFIRM_RESET,

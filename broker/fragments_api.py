@@ -12,6 +12,7 @@ from broker.read_api import OpenStore, read_status
 from broker.resolution import EVERYTHING, Resolution, Wanted
 from broker.resolver import Resolver, StoppedError
 from broker.resolving import resolve
+from fragment.live_index import FIRST_REFRESH_S_MAX
 from fragment.spool_file import SpoolFile
 from protocol import duration
 from protocol.errors import Status, UnavailableError
@@ -25,7 +26,6 @@ PAGE_LIMIT = 1000
 ANSWER_BYTES_MAX = 2 << 20
 """Beyond it a page ends early: peers take 4 MiB, and URLs that are signed are long."""
 SIGNED_S_MAX = 3600.0
-FIRST_REFRESH_S_MAX = 30.0
 TURN_FRAGMENTS = 200
 """So many are told of before others get their turn."""
 
@@ -104,7 +104,8 @@ class FragmentsApi:
         except TimeoutError as error:
             if replica.is_stopped:
                 raise StoppedError("this broker does not hold the journal any more: ask again") from error
+            why = replica.live.problem or "this still goes on"
             raise UnavailableError(
-                f"the stores of the journal could not be listed within {self.first_refresh_s_max:g} s of asking: "
-                "try again; if it lasts, check the stores"
+                f"the stores of the journal could not be listed within {self.first_refresh_s_max:g} s of asking "
+                f"({why}): try again; if it lasts, check the stores"
             ) from error

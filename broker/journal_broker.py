@@ -8,7 +8,7 @@ import logging
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,8 +18,7 @@ import grpc
 
 from allocator.etcd_client import EtcdClient
 from allocator.etcd_errors import EtcdError
-from allocator.keys import item_key, items_prefix, member_key, members_prefix
-from allocator.keyspace_view import KeySpaceView
+from allocator.keys import item_key, member_key, members_prefix
 from allocator.keyspace_watch import KeySpaceWatch
 from allocator.transaction import Transaction
 from broker.answer_header import reachable
@@ -29,6 +28,7 @@ from broker.background import Background
 from broker.broker_member import BrokerMember
 from broker.cluster_keys import MAX_REPLICATION, BrokerEntity
 from broker.copy_keeping import CopyKeeping
+from broker.disk_watch import DiskWatch
 from broker.durable_head import DurableHead, EpochTerms, Extents, pruned, trimmed
 from broker.journal_item import JournalItem
 from broker.last_spec import LastSpec
@@ -48,9 +48,8 @@ from broker.resolver import Resolver
 from broker.resolving import resolve_within
 from broker.spool_worker import SpoolWorker
 from broker.store_healths import StoreHealths
+from broker.store_listing import StoreListing
 from broker.unpersisted import Unpersisted, unpersisted
-from fragment.cover_set import CoverSet
-from fragment.index_refresh import list_cover
 from fragment.live_index import LiveIndex, jittered
 from fragment.persister import CurrentSpec, Persister
 from fragment.retention import enforce
@@ -77,7 +76,6 @@ CATCH_UP_S, CATCH_UP_S_MAX = 1.0, 60.0
 """How soon stores are listed again, at first and at last, for what a holder of an earlier epoch is to bring."""
 CATCH_UP_ROUNDS = 64
 """About an hour. What is not there by then is found when the journal is listed in due time."""
-LISTINGS_MAX = 64
 TRANSACTIONS_MAX = 512
 
 
@@ -110,6 +108,8 @@ class Surroundings:
     chance: random.Random
     # Whether the broker is a member of its cluster beyond doubt.
     is_certain: Callable[[], bool]
+    # How long a peer, or the disk, may owe an answer.
+    answer_s: float
     # Unix seconds and nanoseconds.
     now_s: Callable[[], float]
     now_ns: Callable[[], int]
@@ -126,8 +126,6 @@ class JournalBroker:
         self.root = surroundings.watch.prefix
         self._loop = asyncio.get_running_loop()
         self._encoder = MessageEncoder()
-        # A broker that starts may be given thousands of journals at once.
-        self._listing = asyncio.Semaphore(LISTINGS_MAX)
         self._transacting = asyncio.Semaphore(TRANSACTIONS_MAX)
         # What runs for each replica until it is to be given up.
         self._tending: dict[LocalReplica, asyncio.Task[None]] = {}
@@ -135,12 +133,12 @@ class JournalBroker:
         self._catching_up: dict[LocalReplica, EpochTerms] = {}
         # Primaries of journals with earlier epochs on record.
         self._untrimmed: set[Replica[Any]] = set()
-        self._names: Sequence[str] = ()
-        self._names_view: KeySpaceView[BrokerEntity] | None = None
         # How many replicas of each journal may still have a say: one that is given up is soon followed by another.
         self._not_given_up: Counter[str] = Counter()
         self._all_given_up = asyncio.Event()
+        self._disk = DiskWatch("/".join(own_id), surroundings.answer_s, self.clock_s)
         self.healths = StoreHealths(tasks, surroundings.stores.open, surroundings.chance)
+        self._listing = StoreListing(self.root, lambda: self.resolver.view, self.spec_now, surroundings.stores.open)
         self.compression = SpoolCompression()
         self.persister = Persister(
             surroundings.stores.open,
@@ -260,7 +258,7 @@ class JournalBroker:
         if is_fresh:
             listing = self._tasks.create_task(self._list_anew(replica, done))
             return lambda: _nothing(listing.cancel())
-        url = self._first_store(replica)
+        url = next(iter(self._listing.urls(replica.journal)), None)
         has_room = self.surroundings.directory.budget.has_room
         if has_room and replica.live.is_refreshed and (url is None or self.healths.is_healthy(url)):
             done(Ready(replica.index.summary()))
@@ -270,7 +268,7 @@ class JournalBroker:
 
     async def _list_anew(self, replica: LocalReplica, done: Callable[[Ready | GazetteError], None]) -> None:
         try:
-            await replica.live.refresh(partial(self._list, replica.journal))
+            await replica.live.refresh(partial(self._listing.list, replica.journal))
         except Exception as error:
             # Stores raise all sorts of things.
             if isinstance(error, InvariantError):
@@ -286,18 +284,14 @@ class JournalBroker:
     ) -> None:
         try:
             await self.surroundings.directory.budget.wait_for_room(BUDGET_WAIT_S)
+            # First: a store that cannot be used cannot be listed either.
+            unhealthy = await self.healths.problem(url) if url is not None else None
+            if unhealthy is None:
+                unhealthy = await self._listing.first_problem(replica.live)
         except UnavailableError as error:
             done(error)
-            return
-        # First: a store that cannot be used cannot be listed either.
-        unhealthy = await self.healths.problem(url) if url is not None else None
-        if unhealthy is None:
-            await replica.live.wait_first_refresh()
-        done(Ready(replica.index.summary(), unhealthy))
-
-    def _first_store(self, replica: LocalReplica) -> str | None:
-        current = self.spec_now(replica.journal)
-        return current.spec.fragment.stores[0] if current is not None and current.spec.fragment.stores else None
+        else:
+            done(Ready(replica.index.summary(), unhealthy))
 
     def open_streams(self, replica: Replica[object], pipeline: Pipeline) -> Mapping[ProcessId, PeerStream]:
         route = pipeline.header.route
@@ -316,7 +310,7 @@ class JournalBroker:
             failure = UnavailableError("it is not known where it can be reached")
             self._loop.call_soon(pipeline.failed, member, failure)
             return UnreachablePeerStream()
-        stream = GrpcPeerStream(call, member, pipeline, self._encoder)
+        stream = GrpcPeerStream(call, member, pipeline, self._encoder, self.surroundings.answer_s)
         self._tasks.create_task(stream.run())
         return stream
 
@@ -352,10 +346,10 @@ class JournalBroker:
         observer = ReplicaObserver(
             replica, lambda: replica.worker.spool.epoch, self.persister, self.keeping.give_up, shown
         )
-        replica.equip(SpoolWorker(writer, surroundings.executor, observer, replica.spool_released))
+        replica.equip(SpoolWorker(writer, surroundings.executor, observer, replica.spool_released, self._disk))
         replica.given_up.listen(lambda: self._given_up(replica))
         replica.stopped.listen(lambda: self._stop_tending(replica))
-        listing, interval_s = partial(self._list, journal), partial(self._interval_s, journal)
+        listing, interval_s = partial(self._listing.list, journal), partial(self._listing.interval_s, journal)
         self._tending[replica] = self._tasks.create_task(live.refresh_forever(listing, interval_s))
         Pulse(self, replica, self.policy.auto_suspend, surroundings.chance.random).start()
         self._not_given_up[journal] += 1
@@ -424,7 +418,7 @@ class JournalBroker:
 
     async def _relist(self, replica: LocalReplica) -> None:
         try:
-            await replica.live.refresh(partial(self._list, replica.journal))
+            await replica.live.refresh(partial(self._listing.list, replica.journal))
         except Exception as error:
             # As in the refresh that comes in due time: stores raise all sorts of things.
             if isinstance(error, InvariantError):
@@ -449,13 +443,14 @@ class JournalBroker:
     def unpersisted(self) -> Unpersisted:
         # Of a journal without stores bytes are where they are to be.
         replicas = [replica for replica in list(self.resolver.replicas.values()) if isinstance(replica, LocalReplica)]
-        spools = (replica.worker.spool for replica in replicas if self._first_store(replica) is not None)
+        spools = (replica.worker.spool for replica in replicas if self._listing.urls(replica.journal))
         return unpersisted(self.persister.waiting_bytes, self.persister.oldest_append_ns(), spools, self.now_ns())
 
     def tend(self) -> None:
         """Compress and upload what is complete, and tidy up. Each by itself: if one cannot go on, and with it the
         process, there are still uploads to be done."""
         for work in (
+            self._disk.run(),
             self.compression.run(),
             self.persister.run(),
             self.keeping.run(),
@@ -550,27 +545,6 @@ class JournalBroker:
             await self.keeping.settle()
         except EtcdError as error:
             log.warning("epochs are not closed (they will be at the next start)", extra={"error": str(error)})
-
-    def _interval_s(self, journal: str) -> float:
-        current = self.spec_now(journal)
-        interval_ns = current.spec.fragment.refresh_interval_ns if current is not None else 0
-        return max(1.0, interval_ns / NS_PER_S) if interval_ns else 300.0
-
-    async def _list(self, journal: str) -> CoverSet:
-        current = self.spec_now(journal)
-        spec = current.spec if current is not None else JournalSpec(journal)
-        async with self._listing:
-            stores = {url: await self.surroundings.stores.open(url) for url in spec.fragment.stores}
-            return await list_cover(journal, stores, self._journal_names)
-
-    def _journal_names(self) -> Sequence[str]:
-        """Of all that exist: an object below a journal's name may belong to one whose name is longer."""
-        view = self.resolver.view
-        if view is not self._names_view:
-            prefix = items_prefix(self.root)
-            self._names = [kv.key[len(prefix) :] for kv in view.prefixed(prefix)]
-            self._names_view = view
-        return self._names
 
 
 def _trimmed(stored: Extents, head: DurableHead | None) -> DurableHead | None:

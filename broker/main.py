@@ -38,6 +38,7 @@ from broker.http_gateway import HttpGateway
 from broker.http_server import http_server, listening_socket
 from broker.journal_broker import BrokerPolicy, JournalBroker, Surroundings
 from broker.journal_item import JournalItem
+from broker.peer_stream import answer_s
 from broker.peers import PeerChannels
 from broker.pool_threads import END_S, PoolThreads, end_process_soon
 from broker.service import SERVICE, JournalService
@@ -163,6 +164,7 @@ class BrokerProcess:
                 peers=peers,
                 chance=chance,
                 is_certain=session.is_certain,
+                answer_s=answer_s(settings.etcd.lease_s),
                 now_s=_now_s,
                 now_ns=time.time_ns,
             )

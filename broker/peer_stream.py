@@ -18,9 +18,19 @@ QUEUED_BYTES_MAX = 4 << 20
 """What waits to be sent to one peer. An append reads on once it is less."""
 MESSAGE_BYTES = 256
 """What a message costs beside its content."""
-ANSWER_S = 20.0
-"""How long a peer may owe an answer, or take nothing of what is sent to it. One that is alive but whose disk hangs
-would hold up the journal for ever."""
+ANSWER_S_MIN, ANSWER_S_MAX = 1.0, 20.0
+
+
+def answer_s(lease_s: float) -> float:
+    """How long a peer may owe an answer, or take nothing of what is sent to it; and our own disk likewise.
+
+    One that is alive but whose disk hangs would hold up the journal for ever. It is noticed within the time of a lease,
+    as one is that has died, but not sooner than a busy one may take.
+
+    >>> [answer_s(lease_s) for lease_s in (1, 5, 20, 60)]
+    [1.0, 3.75, 15.0, 20.0]
+    """
+    return min(ANSWER_S_MAX, max(ANSWER_S_MIN, lease_s * 3 / 4))
 
 
 class GrpcPeerStream:
@@ -32,8 +42,7 @@ class GrpcPeerStream:
         peer: ProcessId,
         pipeline: Pipeline,
         encoder: MessageEncoder,
-        *,
-        answer_s: float = ANSWER_S,
+        answer_s: float,
     ) -> None:
         self._call = call
         self._peer = peer

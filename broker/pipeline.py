@@ -65,7 +65,7 @@ class HeldSpool(Protocol):
 
     def propose(self, proposal: Proposal, done: Callable[[Reply | Exception], None]) -> None: ...
 
-    def acked(self, through: int, done: Callable[[], None]) -> None:
+    def acked(self, through: int, done: Callable[[], None] | None = None) -> None:
         """Show what is now known to be with all holders. `done` is called whether or not there was anything."""
         ...
 

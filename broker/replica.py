@@ -16,6 +16,7 @@ from broker.pipeline import HeldSpool, Pipeline
 from broker.slot import Slot
 from fragment.index import FileT, Index
 from fragment.spool import EpochMark
+from protocol.errors import UnavailableError
 from protocol.route import Header, ProcessId
 
 TAKE_WAIT_S = 5.0
@@ -76,6 +77,7 @@ class Replica(Generic[FileT]):
         "is_void",
         "journal",
         "pipeline",
+        "stall",
         "stopped",
         "taken_revision",
     )
@@ -89,6 +91,8 @@ class Replica(Generic[FileT]):
         self.is_stopped = False
         # Whether somebody takes part who keeps no epochs.
         self.is_void = False
+        # Why nobody gets the spool for now: the disk that it is on hangs.
+        self.stall: UnavailableError | None = None
         self.host: ReplicaHost | None = None
         self._spool: Slot[HeldSpool] | None = None
         self._holder: SpoolHolder | None = None
@@ -169,6 +173,12 @@ class Replica(Generic[FileT]):
             self.is_void = True
             if self.host is not None:
                 self.host.voided(self.journal)
+
+    def stalled(self, stall: UnavailableError | None) -> None:
+        """The disk of the spool hangs, or goes on. Whoever waits for the spool looks again, and finds so."""
+        self.stall = stall
+        if stall is not None:
+            self.invalidate()
 
     def invalidate(self) -> None:
         invalidation, self.invalidation = self.invalidation, Notice()

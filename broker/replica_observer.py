@@ -11,6 +11,7 @@ from fragment.persister import Persister
 from fragment.spool import CopyEnd, EpochMark
 from fragment.spool_file import SpoolFile
 from fragment.spool_writer import CompletedSpool, LocalFragment
+from protocol.errors import UnavailableError
 
 GiveUp = Callable[[str, CopyEnd | None, int], None]
 """Looks after a copy of a journal from now on, of which so much is acknowledged."""
@@ -56,3 +57,6 @@ class ReplicaObserver:
         self._give_up(self._replica.journal, copy, self._acked_through or 0)
         if self._acked_through is not None:
             self._persister.give_up(self._replica.journal, self._replica, self._acked_through)
+
+    def stalled(self, failure: UnavailableError | None) -> None:
+        self._replica.stalled(failure)

@@ -163,6 +163,9 @@ class Replication:
             # was overtaken, by a later stream.
             self._refuse(Status.WRONG_ROUTE)
             return
+        if replica.stall is not None:
+            self._end(replica.stall)
+            return
         self._replica = replica
         invalidation = replica.invalidation
         # Together: whichever comes first withdraws the other.
@@ -309,7 +312,7 @@ class Replication:
     def _acked(self, held: HeldSpool, through: int | None) -> None:
         if self._is_kin and self._tells and through is not None and through > self._acked_through:
             self._acked_through = through
-            held.acked(through, _nothing)
+            held.acked(through)
 
     def _on_failed(self, failure: Exception) -> None:
         self._end(failure if isinstance(failure, UnavailableError) else ReplicationError(str(failure)))
@@ -323,7 +326,3 @@ class Replication:
         waits, self._waits = self._waits, []
         for withdraw in waits:
             withdraw()
-
-
-def _nothing() -> None:
-    """Nobody waits for it."""

@@ -104,7 +104,8 @@ def decode(raw: bytes) -> Message:
 
 
 def _content(raw: bytes) -> Content | None:
-    """A message of content in the order in which all encoders write it; None if it is anything else."""
+    """A message of content in the order in which all encoders write it; None if it is anything else, or is to be judged
+    as all others are."""
     delta = through = 0
     try:
         length, begin = read_varint(raw, 1)
@@ -115,7 +116,7 @@ def _content(raw: bytes) -> Content | None:
             through, at = read_varint(raw, at + 2)
     except IndexError:
         return None
-    if at != len(raw) or not length:
+    if at != len(raw) or not length or through > HEAD_MAX:
         return None
     return Content(memoryview(raw)[begin : begin + length], delta, through)
 

@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Protocol
 
+from broker.disk_watch import DiskWatch
 from broker.durable_head import Fate
 from broker.metrics import COMMIT_BYTES, COMMITS, ROLLBACK_BYTES, ROLLBACKS
 from broker.pipeline import Sealed
 from fragment.spool import CopyEnd, Digest, Proposal, Reply, Spool
 from fragment.spool_writer import CompletedSpool, LocalFragment, Performed, SpoolWriter
+from protocol.errors import UnavailableError
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,10 @@ class SpoolObserver(Protocol):
 
     def given_up(self, copy: CopyEnd | None) -> None:
         """The spool is handed on, and nobody will acknowledge any more of it."""
+        ...
+
+    def stalled(self, failure: UnavailableError | None) -> None:
+        """The disk hangs: nobody gets the spool before it goes on, of which None tells."""
         ...
 
 
@@ -91,7 +97,10 @@ _Step = _Content | _Seal | _Prepare | _Propose | _Acked | _Release | _HandOn
 
 
 class SpoolWorker:
-    """A HeldSpool. It is one and the same for all who hold it, one after the other. Its steps run on `executor`."""
+    """A HeldSpool. It is one and the same for all who hold it, one after the other. Its steps run on `executor`.
+
+    ``stalled`` is for the DiskWatch, which knows of all that is under way there.
+    """
 
     def __init__(
         self,
@@ -99,16 +108,21 @@ class SpoolWorker:
         executor: Executor,
         observer: SpoolObserver,
         released: Callable[[SpoolWorker], None],
+        disk: DiskWatch,
     ) -> None:
         self._writer = writer
         self._executor = executor
+        self._disk = disk
         self._observer = observer
         self._released = released
         self._loop = asyncio.get_running_loop()
         self._steps: list[_Step] = []
         self._queued_bytes = 0
-        # Whether a thread has steps, or what came of one is being told.
+        # What a thread has; and whether it has any, or what came of one is being told.
+        self._under_way: Sequence[_Step] = ()
         self._is_working = False
+        self.doing_since_s: float | None = None
+        self._is_stalled = False
         # Set when there is room again; None while there is, as nearly always.
         self._room: asyncio.Event | None = None
         self.sums_content = False
@@ -126,7 +140,7 @@ class SpoolWorker:
         self._failed = failed
 
     async def wait_room(self) -> None:
-        """Until there is room for more content."""
+        """Until there is room for more content, or the disk is known to hang: the holder is told of that."""
         if self._room is not None:
             await self._room.wait()
 
@@ -148,12 +162,16 @@ class SpoolWorker:
         self._queue(0)
         self._add(_Propose(proposal, done))
 
-    def acked(self, through: int, done: Callable[[], None]) -> None:
+    def acked(self, through: int, done: Callable[[], None] | None = None) -> None:
         known = self.spool.acked_through
+        last = self._steps[-1] if self._steps else None
         if not self._is_working and known is not None and through <= known:
-            done()
-            return
-        self._add(_Acked(through, done))
+            (done or _nothing)()
+        elif done is None and isinstance(last, _Acked):
+            # A primary may say so any number of times while our disk is busy. The later word says it all.
+            last.through = max(last.through, through)
+        else:
+            self._add(_Acked(through, done or _nothing))
 
     def release(self) -> None:
         self._failed = None
@@ -162,6 +180,25 @@ class SpoolWorker:
     def hand_on(self, done: Callable[[], None]) -> None:
         self._failed = None
         self._add(_HandOn(done))
+
+    def stalled(self, failure: UnavailableError) -> None:
+        """The disk hangs. Whoever waits is told, and lets go; nobody gets the spool before the thread is done with it.
+
+        What the thread still does is done, and told to observers. What it has not begun is not: it finds a failure.
+        """
+        if self._is_stalled:
+            return
+        self._is_stalled = True
+        if self._room is not None:
+            self._room.set()
+        self._observer.stalled(failure)
+        for step in (*self._under_way, *self._steps):
+            if isinstance(step, _Seal | _Prepare):
+                done, step.done = step.done, _told_already
+                done(failure)
+        if self._failed is not None:
+            self._failure = failure
+            self._failed(failure)
 
     def _queue(self, count: int) -> None:
         self._queued_bytes += count + STEP_BYTES
@@ -186,8 +223,10 @@ class SpoolWorker:
         """
         while self._steps:
             self._is_working = True
-            if isinstance(self._steps[0], _Content | _Prepare | _Propose | _HandOn):
+            if self._needs_disk(self._steps[0]):
                 steps, self._steps = self._steps, []
+                self._under_way = steps
+                self._disk.begun(self)
                 self._executor.submit(self._do_all, steps)
                 return
             step = self._steps.pop(0)
@@ -197,14 +236,29 @@ class SpoolWorker:
                 # Whoever was told may fail, and others wait.
                 self._is_working = False
 
+    def _needs_disk(self, step: _Step) -> bool:
+        # To give back a spool whose file has ended is to hand it on.
+        is_handed_on = isinstance(step, _Release) and self._writer.has_ended
+        return is_handed_on or isinstance(step, _Content | _Prepare | _Propose | _HandOn)
+
+    def picked_up(self) -> None:
+        """A thread has got to what is under way."""
+        self.doing_since_s = self._disk.clock()
+
     def _do_all(self, steps: list[_Step]) -> None:
         """On a thread."""
+        self.picked_up()
         results = [(step, self._do(step)) for step in steps]
         self._loop.call_soon_threadsafe(self._settle_all, results)
 
     def _settle_all(self, results: list[tuple[_Step, Performed | Sealed | Exception | None]]) -> None:
         """Whoever is told may fail, and others wait: of a batch, each is told. The first error is raised after that."""
         failure: Exception | None = None
+        self._under_way, self.doing_since_s = (), None
+        self._disk.ended(self)
+        if self._is_stalled:
+            self._is_stalled = False
+            self._observer.stalled(None)
         for step, result in results:
             try:
                 self._settle(step, result)
@@ -328,3 +382,11 @@ class SpoolWorker:
         acked = self.spool.acked_through
         if acked is not None:
             self._observer.acked(acked)
+
+
+def _nothing() -> None:
+    """Nobody asked to be told."""
+
+
+def _told_already(_: object) -> None:
+    """When the disk was found to hang."""

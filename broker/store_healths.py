@@ -11,7 +11,7 @@ from random import Random
 
 from broker.background import Background
 from fragment.stores.blob_store import BlobStore
-from fragment.stores.health import Health, StoreHealth
+from fragment.stores.health import Health, StoreHealth, shown
 
 SWEEP_S = 3600.0
 _WAKE_UPS_MAX = 7
@@ -36,7 +36,7 @@ class StoreHealths:
     def of(self, url: str) -> StoreHealth:
         checked = self._checked.get(url)
         if checked is None or checked.task.done():
-            health = StoreHealth(_shown(url), partial(self._open_store, url), self._chance)
+            health = StoreHealth(shown(url), partial(self._open_store, url), self._chance)
             checked = self._checked[url] = _Checked(health, self._tasks.create_task(health.run()))
         checked.was_used = True
         return checked.health
@@ -59,7 +59,7 @@ class StoreHealths:
                     if current.is_healthy or current.is_final:
                         break
                     current = await health.wait_next()
-        return None if current.is_healthy else f"fragment store {_shown(url)} unhealthy: {current.problem}"
+        return None if current.is_healthy else f"fragment store {shown(url)} unhealthy: {current.problem}"
 
     async def sweep_forever(self) -> None:
         """Stores that nobody asks about any more are not checked any more."""
@@ -69,8 +69,3 @@ class StoreHealths:
                 self._checked.pop(url).task.cancel()
             for checked in self._checked.values():
                 checked.was_used = False
-
-
-def _shown(url: str) -> str:
-    """Without its arguments, which may hold what is not for everybody's eyes."""
-    return url.partition("?")[0]

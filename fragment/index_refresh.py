@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
 from fragment.cover_set import CoverSet
 from fragment.remote_listing import RemoteListing
 from fragment.stores.blob_store import ListedObject
+from fragment.stores.health import said, shown
+from protocol.errors import InvariantError, UnavailableError
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +26,26 @@ class ListableStore(Protocol):
     def list(self, prefix: str) -> AsyncGenerator[Sequence[ListedObject], None]:
         """Every object below `prefix`, in batches, with paths relative to it."""
         ...
+
+
+class NamedStore:
+    """A ListableStore that is opened when it is listed, and whose errors say which one it is."""
+
+    def __init__(self, url: str, open_store: Callable[[str], Awaitable[ListableStore]]) -> None:
+        self._url = url
+        self._open_store = open_store
+
+    async def list(self, prefix: str) -> AsyncGenerator[Sequence[ListedObject], None]:
+        try:
+            store = await self._open_store(self._url)
+            async with aclosing(store.list(prefix)) as batches:
+                async for batch in batches:
+                    yield batch
+        except InvariantError:
+            raise
+        except Exception as error:
+            # The libraries of stores raise all sorts of things.
+            raise UnavailableError(f"fragment store {shown(self._url)} cannot be listed: {said(error)}") from error
 
 
 Stores = Mapping[str, ListableStore]

@@ -10,10 +10,15 @@ from typing import Generic, NoReturn
 
 from fragment.cover_set import CoverSet
 from fragment.index import FileT, Found, Index, NotYetAvailable
+from fragment.stores.health import said
 from protocol.errors import InvariantError
 from protocol.fragment import Fragment
 
 log = logging.getLogger(__name__)
+
+FIRST_REFRESH_S_MAX = 30.0
+FIRST_RETRY_S, FIRST_RETRY_S_MAX = 1.0, 16.0
+"""How soon a first listing that failed is tried again, at first and at last: nobody can append before it succeeds."""
 
 ListRemote = Callable[[], Awaitable[CoverSet]]
 """Lists all stores of the journal; raises if one of them cannot be listed."""
@@ -31,13 +36,19 @@ class LiveIndex(Generic[FileT]):
         # Set when that comes true; None if nobody waits for it, as nobody does for long.
         self._refreshed: asyncio.Event | None = None
         self._refreshing = asyncio.Lock()
+        # Why the last listing failed; None if it did not, or none has ended yet.
+        self.problem: str | None = None
 
     @property
     def is_refreshed(self) -> bool:
         return self._is_refreshed
 
     async def wait_first_refresh(self) -> None:
-        """Until all stores have been listed once: before, the end of the journal is not known."""
+        """Until all stores have been listed once: before, the end of the journal is not known.
+
+        There may be one that can never be listed. Whoever waits for no longer than FIRST_REFRESH_S_MAX has ``problem``
+        to say why, if there is an answer yet.
+        """
         if not self._is_refreshed:
             self._refreshed = self._refreshed or asyncio.Event()
             await self._refreshed.wait()
@@ -79,8 +90,13 @@ class LiveIndex(Generic[FileT]):
 
     async def refresh(self, list_remote: ListRemote) -> None:
         """One at a time: an older listing that came in last would take away what a newer one has shown."""
-        async with self._refreshing:
-            self.index.replace_remote(await list_remote())
+        try:
+            async with self._refreshing:
+                self.index.replace_remote(await list_remote())
+        except Exception as error:
+            self.problem = said(error)
+            raise
+        self.problem = None
         if self.index.divergences:
             self._warn_of_divergence()
         self._is_refreshed = True
@@ -91,8 +107,9 @@ class LiveIndex(Generic[FileT]):
     async def refresh_forever(self, list_remote: ListRemote, interval_s: Callable[[], float]) -> NoReturn:
         """At once, and then each time the interval has passed, which is asked for anew: specs change.
 
-        A listing that fails is tried again after the interval like any other.
+        A listing that fails is tried again after the interval like any other, but the first one sooner.
         """
+        retry_s = FIRST_RETRY_S
         while True:
             try:
                 await self.refresh(list_remote)
@@ -101,9 +118,12 @@ class LiveIndex(Generic[FileT]):
             except Exception as error:
                 log.warning(
                     "listing the fragments of a journal failed (will retry)",
-                    extra={"journal": self.journal, "error": repr(error)},
+                    extra={"journal": self.journal, "problem": self.problem, "error": repr(error.__cause__ or error)},
                 )
-            await asyncio.sleep(jittered(interval_s(), self._chance))
+            pause_s = interval_s()
+            if not self._is_refreshed:
+                pause_s, retry_s = min(pause_s, retry_s), min(2 * retry_s, FIRST_RETRY_S_MAX)
+            await asyncio.sleep(jittered(pause_s, self._chance))
 
     def _warn_of_divergence(self) -> None:
         found = self.index.divergences

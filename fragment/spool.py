@@ -151,6 +151,12 @@ class Spool:
         """That of the last commit."""
         return NO_EPOCH if self.copy is None else self.copy.epoch
 
+    @property
+    def _held_through(self) -> int:
+        """Where what is committed here ends, be the spool there or not."""
+        end = self.fragment.end
+        return end if self.copy is None else max(end, self.copy.end)
+
     def next(self) -> Fragment:
         """The fragment as it would be if the pending content were committed."""
         held = self.fragment
@@ -207,7 +213,13 @@ class Spool:
         )
 
     def acked(self, through: int | None) -> tuple[Spool, tuple[Visible, ...]]:
-        """After the primary said that all holders have the bytes below `through`, or None: it does not tell."""
+        """After the primary said that all holders have the bytes below `through`, or None: it does not tell.
+
+        This spool is one of theirs, and what is acknowledged they all have (DH-3): a word of bytes that are beyond what
+        is held here is no such word. Whoever says so is not believed at all.
+        """
+        if through is not None and through > self._held_through:
+            through = self.acked_through or 0
         acked = _later(self.acked_through, through)
         seen = self.unseen if acked is None else tuple(held for held in self.unseen if held.end <= acked)
         if not seen and acked == self.acked_through:

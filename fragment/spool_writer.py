@@ -74,6 +74,11 @@ class SpoolWriter:
         # Of fragments that are complete but have commits that no reader has been shown yet.
         self._completed: dict[int, SpoolFile] = {}
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the file takes no more writes."""
+        return self._file is not None and self._file.has_ended
+
     def content(self, data: bytes | memoryview, content_delta: int) -> None:
         """Take in content. If it cannot be written, it is as if it had not come."""
         spool, write = self.spool.content(data, content_delta)
@@ -99,7 +104,7 @@ class SpoolWriter:
         If the file takes no more writes, this is the end of it: the spool is handed on, and goes on empty in another.
         """
         self.spool = self.spool.rolled_back()
-        if self._file is not None and self._file.has_ended:
+        if self.has_ended:
             return self.complete()
         return Performed(None)
 

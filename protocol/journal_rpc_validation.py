@@ -156,7 +156,8 @@ def check_append_response(message: pb.AppendResponse) -> None:
 def check_replicate_request(message: pb.ReplicateRequest) -> None:
     """A proposal, content, or nothing but ``acked_through``, which only brokers of ours send."""
     acked_through = message.acked_through
-    check_not_negative("AckedThrough", acked_through)
+    # Beyond it no journal ends, and nothing that is acknowledged.
+    check_head("AckedThrough", acked_through)
     if message.HasField("proposal"):
         _check_proposal(message)
         return
@@ -192,8 +193,8 @@ def _check_proposal(message: pb.ReplicateRequest) -> None:
 def _check_epoch(message: epoch_pb2.Epoch) -> None:
     check_not_negative("CreateRevision", message.create_revision)
     check_not_negative("Number", message.number)
-    check_not_negative("Begin", message.begin)
-    check_not_negative("OldestBegin", message.oldest_begin)
+    check_head("Begin", message.begin)
+    check_head("OldestBegin", message.oldest_begin)
 
 
 def check_replicate_response(message: pb.ReplicateResponse) -> None:

@@ -162,6 +162,11 @@ def said(error: Exception) -> str:
     return f"it cannot be used: {type(error).__name__}"
 
 
+def shown(url: str) -> str:
+    """Of a store, without its arguments, which may hold what is not for everybody's eyes."""
+    return url.partition("?")[0]
+
+
 async def check_store(store: BlobStore) -> None:
     """Write, read, list, sign and fetch. Raises what a writer or a reader of fragments would run into."""
     await _put(store, PROBE, PROBE_CONTENT)

@@ -22,10 +22,12 @@ from allocator.transaction import KEEP_LEASE, Compare, Put, Target, Transaction
 from broker.append_event import AppendOutcome, HeadRead, Ready
 from broker.broker_member import EPOCHS, KIN, BrokerMember
 from broker.cluster_keys import BrokerEntity, broker_decoder
+from broker.disk_watch import LATE_S, LOOKS, DiskWatch
 from broker.durable_head import EpochTerms
 from broker.journal_item import JournalItem
 from broker.last_spec import LastSpec
 from broker.notice import Withdraw
+from broker.peer_stream import answer_s
 from broker.pipeline import PeerStream, Pipeline
 from broker.replica import Replica
 from broker.replica_observer import ReplicaObserver
@@ -126,6 +128,8 @@ class BrokerNode:
         self.replicas: dict[SimulatedReplica, None] = {}
         self.keeping = CopyKeeping(self._access, ROOT, self._directory, self.persister, self._has_replica)
         self._replica_count = 0
+        self._hung_s = answer_s(surroundings.lease_ttl_s)
+        self._disk_watch = DiskWatch(node.name, self._hung_s, lambda: node.world.now_s)
         self._served: dict[_Served, None] = {}
         self._is_draining = self._is_drained = self._is_stopping = self._has_resigned = self._is_exiting = False
         self._start()
@@ -198,6 +202,7 @@ class BrokerNode:
             self.persister.run_now()
             self.surroundings.network.serve(self.node, self._accept)
             self._allocator.changed()
+            self._look_after_disk(self._world.now_s)
 
     def _observe(self, update: Update[BrokerEntity]) -> None:
         if self.resolver is None or self._has_resigned:
@@ -210,6 +215,19 @@ class BrokerNode:
         self._allocator.changed()
 
     # Ceasing to be one.
+
+    def _look_after_disk(self, due_s: float) -> None:
+        """As ``DiskWatch.run``: one that was stopped has yet to hear of its disk."""
+        try:
+            if self._world.now_s < due_s + LATE_S:
+                self._disk_watch.look()
+        except UnavailableError as error:
+            self.node.note("gives up", error)
+            self._stop_serving(0.0)
+            self._resign()
+            return
+        look_s = self._hung_s / LOOKS
+        self.node.after(look_s, self._look_after_disk, self._world.now_s + look_s)
 
     def _lost(self, why: str) -> None:
         self.node.note("lease is lost", why)
@@ -489,6 +507,7 @@ class BrokerNode:
                     lambda local: self._show(replica, local.fragment, local.file),
                 ),
                 _released(replica),
+                self._disk_watch,
             )
         )
         replica.given_up.listen(lambda: _nothing(self.replicas.pop(replica, None)))

@@ -56,6 +56,8 @@ class DiskFaults:
     is_full: bool = False
     # How long an operation may take; the shell waits so long before it has the writer do it.
     slow_s: float = 0.0
+    # What a thread is to do is not done for now, and nobody is told.
+    is_hung: bool = False
 
 
 class _Bytes:
@@ -189,7 +191,7 @@ class SimulatedDisk:
 
     def heal(self) -> None:
         self.faults.error_rate = self.faults.slow_s = 0.0
-        self.faults.is_full = False
+        self.faults.is_full = self.faults.is_hung = False
         self._operations_left = None
 
     # For the directory and its files.

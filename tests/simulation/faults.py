@@ -41,6 +41,7 @@ class FaultKind(Enum):
     DISK_ERRORS = ("operations of a broker's disk fail", 20.0, 2.0)
     DISK_FULL = ("a broker's disk is full", 25.0, 4.0)
     DISK_SLOW = ("a broker's disk takes long", 15.0, 4.0)
+    DISK_HANGS = ("a broker's disk does nothing, and says so to nobody", 20.0, 8.0)
     DISK_LOST = ("a broker is killed, and its spool directory is gone", 30.0, 4.0)
     BIT_FLIP = ("a broker is killed, and a bit of what it left is another", 25.0, 4.0)
     # Of operators.

@@ -189,17 +189,22 @@ class Injector:
             case FaultKind.PAUSE | FaultKind.LONG_PAUSE:
                 self._world.pause(node)
                 self._world.after(fault.lasts_s, self._world.resume, node)
+            case _:
+                self._befall_disk(fault, disk)
+
+    def _befall_disk(self, fault: Fault, disk: SimulatedDisk) -> None:
+        match fault.kind:
             case FaultKind.DISK_ERRORS:
                 disk.faults.error_rate = 0.2
-                self._until_healed(fault, disk.heal)
             case FaultKind.DISK_FULL:
                 disk.faults.is_full = True
-                self._until_healed(fault, disk.heal)
             case FaultKind.DISK_SLOW:
                 disk.faults.slow_s = 0.5
-                self._until_healed(fault, disk.heal)
+            case FaultKind.DISK_HANGS:
+                disk.faults.is_hung = True
             case _:
                 raise AssertionError(f"{fault.kind} does not befall brokers")
+        self._until_healed(fault, disk.heal)
 
     def _end_process(self, fault: Fault, node: Node, *, power_lost: bool) -> None:
         self._world.crash(node, power_lost=power_lost)

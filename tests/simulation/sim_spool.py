@@ -11,12 +11,14 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any, cast
 
+from broker.disk_watch import DiskWatch
 from broker.spool_worker import SpoolObserver, SpoolWorker
 from fragment.spool_writer import SpoolWriter
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.world import Node
 
 _LEAST_S = 0.0001
+_HUNG_S = 0.25
 _NOBODY_LOOKS: Future[Any] = Future()
 
 
@@ -24,10 +26,19 @@ class _DiskThread(Executor):
     def __init__(self, node: Node, disk: SimulatedDisk) -> None:
         self._node = node
         self._disk = disk
+        self.worker: SpoolWorker | None = None
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **_: Any) -> Future[Any]:
-        self._node.after(_LEAST_S + self._disk.latency_s(), fn, *args)
+        self._node.after(_LEAST_S + self._disk.latency_s(), self._do, fn, args)
         return _NOBODY_LOOKS
+
+    def _do(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        if self._disk.faults.is_hung:
+            if self.worker is not None and self.worker.doing_since_s is None:
+                self.worker.picked_up()
+            self._node.after(_HUNG_S, self._do, fn, args)
+        else:
+            fn(*args)
 
 
 class _NodeLoop:
@@ -46,11 +57,14 @@ def spool_worker(
     writer: SpoolWriter,
     observer: SpoolObserver,
     released: Callable[[SpoolWorker], None],
+    watch: DiskWatch,
 ) -> SpoolWorker:
     loop = cast(asyncio.AbstractEventLoop, _NodeLoop(node))
     # A worker remembers the loop that runs when it is made.
     asyncio._set_running_loop(loop)  # noqa: SLF001 -- meant for those who implement event loops
     try:
-        return SpoolWorker(writer, _DiskThread(node, disk), observer, released)
+        thread = _DiskThread(node, disk)
+        thread.worker = SpoolWorker(writer, thread, observer, released, watch)
+        return thread.worker
     finally:
         asyncio._set_running_loop(None)  # noqa: SLF001 -- as above

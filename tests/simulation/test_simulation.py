@@ -168,14 +168,14 @@ def test_a_failing_run_says_how_to_run_it_again() -> None:
 # What was beyond Gazette's rules, and is not any more: with those of ``test_schedules``.
 
 
-def durable(*, replication: int, faults: tuple[Fault, ...]) -> Run:
+def durable(*, replication: int, faults: tuple[Fault, ...], duration_s: float = 22.0) -> Run:
     options = replace(
         Options.draw(1, kinds=[]),
         brokers=4,
         replication=replication,
         journals=1,
         clients=2,
-        duration_s=22.0,
+        duration_s=duration_s,
         lease_ttl_s=5,
         syncs_commits=True,
         append_pause_s=0.5,
@@ -225,6 +225,29 @@ def test_a_primary_that_is_paused_past_its_lease_does_no_harm_while_others_are_l
     for at, name in enumerate(EVERYONE):
         fault = Fault(4.0 + at * 0.37, FaultKind.LONG_PAUSE, (name,), lasts_s=9.0)
         expect_clean(durable(replication=3, faults=(fault,)))
+
+
+# Disks that hang.
+
+
+@pytest.mark.parametrize("lasts_s", [7.0, 19.0], ids=["for a while", "for longer than its broker waits"])
+def test_a_disk_hangs_and_then_does_what_it_was_asked_for_after_all(lasts_s: float) -> None:
+    for name in EVERYONE:
+        hung = Fault(3.0, FaultKind.DISK_HANGS, (name,), lasts_s=lasts_s)
+        expect_clean(durable(replication=3, faults=(STORE_IS_DOWN, hung), duration_s=30.0))
+
+
+def test_a_disk_that_hangs_fails_appends_and_its_broker_leaves_the_journal_to_others() -> None:
+    """While it still hangs: 3.75 s after it began to, they are told, and 15 s after it the broker is gone."""
+    whys: set[str] = set()
+    for name in EVERYONE:
+        hung = Fault(3.0, FaultKind.DISK_HANGS, (name,), lasts_s=100.0)
+        ran = durable(replication=3, faults=(hung,), duration_s=40.0)
+        expect_clean(ran)
+        invoked_s = [append.invoked.time_s for append in ran.history.appends if append.outcome is Outcome.OK]
+        assert [time_s for time_s in invoked_s if 25.0 < time_s - min(invoked_s) < 37.0], f"{name}: {ran.report}"
+        whys |= {append.why for append in ran.history.appends if "hangs" in append.why}
+    assert any("nothing was written within 3.75 s" in why for why in whys)
 
 
 # Planted mistakes.

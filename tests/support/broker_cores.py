@@ -158,11 +158,12 @@ class MemorySpool:
     def propose(self, proposal: Proposal, done: Callable[[Reply | Exception], None]) -> None:
         self._add(lambda: self._do_propose(proposal, done))
 
-    def acked(self, through: int, done: Callable[[], None]) -> None:
+    def acked(self, through: int, done: Callable[[], None] | None = None) -> None:
         def step() -> None:
             if self._failure is None:
                 self._perform(*self.spool.acked(through))
-            done()
+            if done is not None:
+                done()
 
         self._add(step)
 

@@ -17,6 +17,7 @@ from allocator.keyspace import KeySpace
 from allocator.keyspace_view import KeySpaceView
 from broker.broker_member import BrokerMember
 from broker.cluster_keys import BrokerEntity, broker_decoder
+from broker.disk_watch import DiskWatch
 from broker.durable_head import Fate
 from broker.fragments_api import FragmentsApi
 from broker.journal_changes import JournalChanges
@@ -37,6 +38,7 @@ from fragment.spool_file import SpoolFile
 from fragment.spool_writer import CompletedSpool, LocalFragment, SpoolWriter
 from fragment.stores.open_stores import OpenStores, StoreSettings
 from protocol.codec import CompressionCodec
+from protocol.errors import UnavailableError
 from protocol.fragment import NO_SUM, Fragment
 from protocol.gen import journal_pb2 as pb
 from protocol.journal import Flag, FragmentPolicy, JournalSpec
@@ -180,7 +182,8 @@ class HeldJournal:
         live: LiveIndex[SpoolFile] = LiveIndex(self.journal, lambda: NOW_S, random.Random(1))
         self.replica = LocalReplica(self.journal, self.create_revision, live)
         self.writer = SpoolWriter(self.journal, self.cluster.directory, lambda: b"")
-        self.replica.equip(SpoolWorker(self.writer, self.cluster.executor, self, lambda _: None))
+        disk = DiskWatch("zone/broker", 10.0, asyncio.get_running_loop().time)
+        self.replica.equip(SpoolWorker(self.writer, self.cluster.executor, self, lambda _: None, disk))
 
     def append(self, data: bytes, *, acked: int | None = None) -> Fragment:
         self.writer.content(data, 0)
@@ -228,6 +231,8 @@ class HeldJournal:
     def retired(self, copy: CopyEnd, fate: Fate) -> None: ...
 
     def given_up(self, copy: CopyEnd | None) -> None: ...
+
+    def stalled(self, failure: UnavailableError | None) -> None: ...
 
 
 def fragment_of(

@@ -10,9 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from broker import journal_broker
+from broker import journal_broker, store_listing
 from broker import main as broker_main
-from broker.peer_stream import GrpcPeerStream
 from fragment.cover_set import CoverSet
 from fragment.index_refresh import list_cover
 from fragment.spool_writer import SpoolWriter
@@ -42,23 +41,25 @@ def lists_when_told() -> None:
         await asyncio.to_thread(told.wait)
         return await list_cover(*args)
 
-    vars(journal_broker).update(list_cover=list_later)
+    vars(store_listing).update(list_cover=list_later)
     signal.signal(signal.SIGUSR1, lambda *_: told.set())
 
 
 def hangs_when_told() -> None:
-    """Peers have a second, and so has each that is waited for at the end; and after SIGUSR1 the disk takes no content,
-    nor lets go of who writes it."""
+    """Each that is waited for at the end has a second; and after SIGUSR1 the disk takes no content, nor lets go of who
+    writes it."""
     within = vars(broker_main)["_within"]
     vars(broker_main).update(END_S=1.0, _within=lambda _, task, what: within(1.0, task, what))
-    defaults = GrpcPeerStream.__init__.__kwdefaults__
-    assert defaults is not None
-    defaults["answer_s"] = 1.0
 
     def hang(*_: object) -> None:
         threading.Event().wait()
 
     signal.signal(signal.SIGUSR1, lambda *_: setattr(SpoolWriter, "content", hang))
+
+
+def lists_impatiently() -> None:
+    """Appends wait for a first listing for two seconds."""
+    vars(store_listing).update(FIRST_REFRESH_S_MAX=2.0)
 
 
 PLANTED: dict[str, Callable[[], None]] = {
@@ -67,6 +68,7 @@ PLANTED: dict[str, Callable[[], None]] = {
     "lists-when-told": lists_when_told,
     "waits-little-for-room": waits_little_for_room,
     "hangs-when-told": hangs_when_told,
+    "lists-impatiently": lists_impatiently,
 }
 
 if __name__ == "__main__":

@@ -412,6 +412,23 @@ async def test_a_member_that_cannot_reach_etcd_leaves_all_the_same(tmp_path: Pat
             assert memory.lease_id == membership.lease_id
 
 
+async def test_a_member_whose_disk_hangs_leaves_all_the_same(
+    shared_etcd: EtcdServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Hung(Remembered):
+        async def remember(self, lease_id: int | None) -> None:
+            await (super().remember(lease_id) if lease_id else asyncio.Event().wait())
+
+    monkeypatch.setattr("allocator.membership._FORGET_S", 0.05)
+    async with EtcdClient(EtcdConnections([shared_etcd.endpoint])) as etcd:
+        membership = member_of(etcd, prefix, Hung())
+        await membership.begin()
+        await membership.announce(b"spec")
+        async with asyncio.timeout(PATIENCE_S):
+            await membership.leave()
+        assert await etcd.get(membership.key) is None
+
+
 @pytest.mark.slow
 async def test_a_lease_survives_a_leader_of_etcd_that_stands_still(tmp_path: Path) -> None:
     with etcd_cluster(tmp_path) as cluster:

@@ -14,8 +14,8 @@ import pytest
 
 from protocol.gen import journal_pb2 as pb
 from tests.support.broker_cluster import BrokerCluster, broker_cluster, journal_spec
-from tests.support.etcd_server import EtcdServer
-from tests.support.eventually import eventually
+from tests.support.etcd_server import EtcdServer, etcd_server
+from tests.support.eventually import WAIT_S, eventually
 
 JOURNAL = "test/journal"
 NAMES = ("broker-0", "broker-1", "broker-2", "broker-3")
@@ -144,6 +144,66 @@ def _text(encoded: str) -> str:
     return base64.b64decode(encoded).decode()
 
 
+async def test_nothing_is_acknowledged_after_the_lease_may_have_run_out(prefix: str, tmp_path: Path) -> None:
+    """S-10, from outside: etcd says nothing any more, of the lease or of anything else. Until the lease may have
+    run out appends go on, and after the first that is not acknowledged none is."""
+    with etcd_server(tmp_path) as etcd:
+        async with broker_cluster(tmp_path, etcd.endpoint, prefix, "broker-0") as cluster:
+            await cluster.apply(journal_spec(replication=1))
+            broker = cluster.brokers["broker-0"]
+            acknowledged = [(await cluster.append("broker-0", JOURNAL, b"before\n")).commit.end]
+            outcomes: list[bool] = []
+            etcd.pause()
+            try:
+                while broker.process is not None and broker.process.poll() is None:
+                    line = b"%06d\n" % len(outcomes)
+                    try:
+                        response = await cluster.try_append("broker-0", JOURNAL, line)
+                    except grpc.aio.AioRpcError:
+                        outcomes.append(False)
+                    else:
+                        outcomes.append(response.status == pb.OK)
+                        acknowledged.append(response.commit.end)
+            finally:
+                etcd.resume()
+            assert await broker.wait_exit() == 1
+            assert "lease" in broker.tail()
+            count = outcomes.index(False)
+            assert count > 0, "nothing was appended while etcd was silent"
+            assert not any(outcomes[count:])
+            await cluster.start("broker-0")
+            await cluster.append("broker-0", JOURNAL, b"after\n")
+            read = await cluster.read("broker-0", JOURNAL, block=True, end_offset=acknowledged[-1])
+            assert read == b"before\n" + b"".join(b"%06d\n" % at for at in range(count))
+
+
+async def test_a_broker_that_was_stopped_past_its_lease_acknowledges_nothing_that_was_under_way(
+    shared_etcd: EtcdServer, prefix: str, tmp_path: Path
+) -> None:
+    """S-10: others may have the journal by the time that it goes on, with all that it needs for an answer at hand."""
+    async with broker_cluster(tmp_path, shared_etcd.endpoint, prefix, "broker-0") as cluster:
+        await cluster.apply(journal_spec(replication=1))
+        await cluster.append("broker-0", JOURNAL, b"one\n")
+        broker = cluster.brokers["broker-0"]
+        call = cluster.stub("broker-0").Append(timeout=WAIT_S)
+        await call.write(pb.AppendRequest(journal=JOURNAL))
+        await call.write(pb.AppendRequest(content=b"two\n"))
+        broker.signal(signal.SIGSTOP)
+        try:
+            await call.write(pb.AppendRequest())
+            await call.done_writing()
+            await eventually(
+                lambda: not [key for key in shared_etcd.listing(prefix) if "/members/" in key], "the lease to run out"
+            )
+        finally:
+            broker.signal(signal.SIGCONT)
+        assert await call.code() is not grpc.StatusCode.OK
+        assert await broker.wait_exit() == 1
+        await cluster.start("broker-0")
+        await cluster.append("broker-0", JOURNAL, b"three\n")
+        assert (await cluster.read("broker-0", JOURNAL)).startswith(b"one\n")
+
+
 async def test_a_paused_replica_is_noticed_and_the_journal_goes_on_without_it(
     shared_etcd: EtcdServer, prefix: str, tmp_path: Path
 ) -> None:
@@ -167,8 +227,13 @@ async def test_a_replica_whose_disk_hangs_fails_the_appends_that_meet_it_in_boun
     shared_etcd: EtcdServer, prefix: str, tmp_path: Path
 ) -> None:
     """It answers pings and keeps its lease. Content that it does not take any more must not wedge the journal: neither
-    the append that sends it, nor those that wait for that one."""
-    async with broker_cluster(tmp_path, shared_etcd.endpoint, prefix) as cluster:
+    the append that sends it, nor those that wait for that one.
+
+    It is noticed within the time of a lease. Those behind it wait for one more try, of another pipeline.
+    """
+    lease_s = 10
+    flags = ("--etcd.lease", f"{lease_s}s")
+    async with broker_cluster(tmp_path, shared_etcd.endpoint, prefix, flags=flags) as cluster:
         cluster.module = "tests.support.planted_broker hangs-when-told"
         await cluster.start("broker-0", "broker-1")
         await cluster.apply(journal_spec(replication=2))
@@ -179,8 +244,8 @@ async def test_a_replica_whose_disk_hangs_fails_the_appends_that_meet_it_in_boun
         cluster.brokers[hung].signal(signal.SIGUSR1)
         chunks = [bytes(1 << 20)] * 32
         async with asyncio.TaskGroup() as tasks:
-            large = tasks.create_task(_failure(cluster, primary, *chunks))
-            queued = tasks.create_task(_failure(cluster, primary, b"two\n"))
+            large = tasks.create_task(_failure(cluster, primary, *chunks, within_s=lease_s))
+            queued = tasks.create_task(_failure(cluster, primary, b"two\n", within_s=2 * lease_s))
         # A client whose own write fails first calls that INTERNAL, whatever it would have been told.
         assert large.result()[0] in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL)
         code, details = queued.result()
@@ -188,15 +253,46 @@ async def test_a_replica_whose_disk_hangs_fails_the_appends_that_meet_it_in_boun
         assert f"replication to local/{hung} failed" in details
 
 
-async def _failure(cluster: BrokerCluster, through: str, *chunks: bytes) -> tuple[grpc.StatusCode, str]:
-    """Why an append was not possible, as its client hears it. It may hear it before it has sent all."""
-    call = cluster.stub(through).Append(timeout=30)
+async def _failure(
+    cluster: BrokerCluster, through: str, *chunks: bytes, within_s: float
+) -> tuple[grpc.StatusCode, str]:
+    """Why an append was not possible, as its client hears it. It may hear it before it has sent all, and if it hears
+    nothing in time that is DEADLINE_EXCEEDED."""
+    call = cluster.stub(through).Append(timeout=within_s)
     with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
         await call.write(pb.AppendRequest(journal=JOURNAL))
         for chunk in (*chunks, b""):
             await call.write(pb.AppendRequest(content=chunk))
         await call.done_writing()
     return await call.code(), await call.details() or ""
+
+
+async def test_a_primary_whose_own_disk_hangs_says_so_and_leaves_its_journals_to_others(
+    shared_etcd: EtcdServer, prefix: str, tmp_path: Path
+) -> None:
+    """It keeps its lease, and its peers would wait for it for ever."""
+    async with broker_cluster(tmp_path, shared_etcd.endpoint, prefix) as cluster:
+        cluster.module = "tests.support.planted_broker hangs-when-told"
+        await cluster.start(*NAMES[:3])
+        await cluster.apply(journal_spec(replication=2))
+        before = await appended(cluster, "broker-0", b"one\n")
+        primary, (peer,), spare = await roles(cluster)
+        hung = cluster.brokers[primary]
+        hung.signal(signal.SIGUSR1)
+        async with asyncio.TaskGroup() as tasks:
+            failures = [tasks.create_task(_failure(cluster, primary, b"two\n", within_s=30)) for _ in range(3)]
+        for code, details in (failure.result() for failure in failures):
+            assert code is grpc.StatusCode.UNAVAILABLE
+            assert f"the disk of broker local/{primary} hangs" in details
+        # It goes by itself, with the reason in its log, and is no member any more by then.
+        assert await hung.wait_exit() == 1
+        assert f"the disk of broker local/{primary} hangs: it has not done within" in hung.log.read_text()
+        hung.process = None
+        assert not [key for key in shared_etcd.listing(prefix) if "/members/" in key and primary in key]
+        after = await cluster.append(spare, JOURNAL, b"three\n")
+        content = await cluster.read(peer, JOURNAL, block=True, end_offset=after.commit.end)
+        assert content.startswith(before)
+        assert content.endswith(b"three\n")
 
 
 async def test_a_broker_whose_disk_hangs_ends_when_told_to(

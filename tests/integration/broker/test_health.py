@@ -140,3 +140,27 @@ async def test_a_broker_that_stops_before_it_has_journals_is_gone_at_once(alone:
             return False
 
     await eventually(is_gone, "the port to be closed")
+
+
+async def test_a_store_that_cannot_be_listed_is_named_and_tried_again_soon(
+    shared_etcd: EtcdServer, prefix: str, tmp_path: Path
+) -> None:
+    """The first store is fine, so that its checks find nothing. The next listing in due time is in an hour."""
+    module = "tests.support.planted_broker lists-impatiently"
+    async with broker_cluster(tmp_path, shared_etcd.endpoint, prefix, "broker-0", module=module) as cluster:
+        spec = journal_spec("health/two", 1, stores=("file:///", "file:///second/"))
+        await cluster.apply(replace(spec, fragment=replace(spec.fragment, refresh_interval_ns=3600 * 10**9)))
+
+        async def is_refused() -> bool:
+            try:
+                response = await cluster.try_append("broker-0", "health/two", b"x", timeout_s=60)
+            except grpc.aio.AioRpcError:
+                return False
+            if response.status != pb.FRAGMENT_STORE_UNHEALTHY:
+                return False
+            assert "file:///second/ cannot be listed" in response.store_health_error
+            return True
+
+        await eventually(is_refused, "an append to be refused")
+        (cluster.fragments / "second").mkdir()
+        assert (await cluster.append("broker-0", "health/two", b"x")).commit.end == 1

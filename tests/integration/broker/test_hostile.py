@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
+from collections.abc import Callable, Sequence
 
 import grpc
 import pytest
 
+from protocol.fragment import HEAD_MAX
+from protocol.gen import epoch_pb2
 from protocol.gen import journal_pb2 as pb
 from tests.support.broker_cluster import BrokerCluster, journal_spec
 from tests.support.eventually import eventually
@@ -97,3 +101,136 @@ async def test_a_connection_may_have_so_many_streams_and_no_more(cluster: Broker
     payload = answered[9 : 9 + length]
     settings = dict(struct.unpack_from(">HI", payload, at) for at in range(0, length, 6))
     assert settings[MAX_CONCURRENT_STREAMS] == 4096 + 1024
+
+
+FORGED = b"forged"
+Forge = Callable[[pb.Fragment], Sequence[pb.ReplicateRequest]]
+"""What a primary that lies sends, to a replica that holds this."""
+
+
+def content(delta: int = 0, acked_through: int = 0) -> pb.ReplicateRequest:
+    return pb.ReplicateRequest(content=FORGED, content_delta=delta, acked_through=acked_through)
+
+
+def commit(held: pb.Fragment, journal: str = "") -> pb.ReplicateRequest:
+    """Of that content, with another sum than it has."""
+    proposal = pb.Fragment()
+    proposal.CopyFrom(held)
+    digest = hashlib.sha1(b"something else").digest()
+    proposal.end += len(FORGED)
+    proposal.sum.part1, proposal.sum.part2 = int.from_bytes(digest[:8]), int.from_bytes(digest[8:16])
+    proposal.sum.part3 = int.from_bytes(digest[16:])
+    proposal.journal = journal or held.journal
+    return pb.ReplicateRequest(proposal=proposal, registers=pb.LabelSet(), acknowledge=True)
+
+
+@pytest.mark.parametrize(
+    ("forge", "statuses", "code", "says"),
+    [
+        pytest.param(
+            lambda _: [content(acked_through=HEAD_MAX + 1)],
+            [],
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "AckedThrough",
+            id="bytes beyond all journals are acknowledged with content",
+        ),
+        pytest.param(
+            lambda _: [pb.ReplicateRequest(acked_through=(1 << 63) - 1)],
+            [],
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "AckedThrough",
+            id="and with nothing",
+        ),
+        pytest.param(
+            lambda held: [
+                content(acked_through=held.end + 1),
+                pb.ReplicateRequest(acked_through=held.end + 1_000_000),
+                pb.ReplicateRequest(acked_through=HEAD_MAX),
+            ],
+            [],
+            grpc.StatusCode.OK,
+            "",
+            id="bytes that it does not hold are acknowledged",
+        ),
+        pytest.param(
+            lambda held: [content(), commit(held)],
+            [pb.PROPOSAL_MISMATCH],
+            grpc.StatusCode.UNAVAILABLE,
+            "does not fit what is held here",
+            id="a commit has another sum",
+        ),
+        pytest.param(
+            lambda held: [content(), commit(held, journal="hostile/other")],
+            [pb.PROPOSAL_MISMATCH],
+            grpc.StatusCode.UNAVAILABLE,
+            "does not fit what is held here",
+            id="a commit is of another journal",
+        ),
+        pytest.param(
+            lambda held: [content(), content(delta=3), commit(held)],
+            [],
+            grpc.StatusCode.UNAVAILABLE,
+            "out of order",
+            id="content does not follow on what came before it",
+        ),
+    ],
+)
+async def test_a_primary_that_lies_is_told_and_nothing_of_it_is_stored_or_shown(
+    cluster: BrokerCluster, forge: Forge, statuses: list[int], code: grpc.StatusCode, says: str
+) -> None:
+    """It knows all that the real one knows, and takes the replica's spool from it."""
+    journal = "hostile/replicated"
+    await cluster.apply(journal_spec(journal))
+    before = await cluster.append("broker-0", journal, b"before\n")
+    peer = sorted((await cluster.route(journal))[1])[0]
+    answers, ended, details = await lied(cluster, peer, before, forge)
+    assert ([answer.status for answer in answers], ended) == (statuses, code)
+    assert says in details
+    # As the replica itself has it.
+    shown = await cluster.responses(peer, journal, before.commit.begin, do_not_proxy=True)
+    assert b"".join(response.content for response in shown).startswith(b"before\n")
+    assert max(response.write_head for response in shown) == before.commit.end
+    after = await cluster.append("broker-0", journal, b"after\n")
+    assert after.commit.begin == before.commit.end
+    for name in cluster.brokers:
+        read = await cluster.read(name, journal, before.commit.begin, block=True, end_offset=after.commit.end)
+        assert read == b"before\nafter\n"
+
+
+async def lied(
+    cluster: BrokerCluster, peer: str, appended: pb.AppendResponse, forge: Forge
+) -> tuple[list[pb.ReplicateResponse], grpc.StatusCode, str]:
+    """What came back, after it was synchronised as by the primary of that append."""
+    journal = appended.commit.journal
+    (listed,) = await cluster.list(f"name={journal}")
+    head = await cluster.head(journal)
+    header = pb.Header()
+    header.CopyFrom(appended.header)
+    header.process_id.CopyFrom(next(member for member in header.route.members if member.suffix == peer))
+    epoch = epoch_pb2.Epoch(create_revision=listed.create_revision, number=head.epoch, begin=head.begin)
+    nothing = pb.Fragment(journal=journal, compression_codec=pb.NONE)
+    opening = pb.ReplicateRequest(
+        proposal=nothing, header=header, registers=pb.LabelSet(), acknowledge=True, epoch=epoch
+    )
+    call = cluster.stub(peer).Replicate(timeout=30, metadata=cluster.metadata)
+    await call.write(opening)
+    found = await call.read()
+    assert isinstance(found, pb.ReplicateResponse)
+    assert (found.status, found.fragment.end) == (pb.PROPOSAL_MISMATCH, appended.commit.end)
+    again = pb.ReplicateRequest(
+        proposal=found.fragment, registers=found.registers, acknowledge=True, epoch=epoch, acked_through=1
+    )
+    await call.write(again)
+    agreed = await call.read()
+    assert isinstance(agreed, pb.ReplicateResponse)
+    assert agreed.status == pb.OK
+    for request in forge(found.fragment):
+        await call.write(request)
+    await call.done_writing()
+    answers = []
+    try:
+        async for answer in call:
+            answers.append(answer)
+    except grpc.aio.AioRpcError as error:
+        return answers, error.code(), error.details() or ""
+    return answers, await call.code(), await call.details() or ""

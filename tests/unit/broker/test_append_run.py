@@ -967,3 +967,29 @@ def test_a_replica_that_is_made_anew_waits_for_the_one_before_it_that_still_stre
     after = cluster.append(A, b"other bytes")
     cluster.run()
     assert after.commit.begin == first.commit.end
+
+
+# A spool whose disk hangs.
+
+
+HUNG = UnavailableError("the disk hangs")
+
+
+def test_who_waits_for_a_spool_whose_disk_hangs_is_told_and_so_is_who_comes_later() -> None:
+    replica = replica_of()
+    port = RecordingPort(resolution=resolution_of(route_of(A), replica=replica))
+    # Somebody has it, and has given it back as far as he can: the disk is to be done with it first.
+    replica.spool.take(lambda _: None)
+    first = AppendRun(AppendOpening(JOURNAL), port, port)
+    first.start()
+    assert first.fsm.state is State.START_PIPELINE
+    replica.stalled(HUNG)
+    assert (port.outcomes, replica.pipeline.is_taken) == ([HUNG], False)
+    AppendRun(AppendOpening(JOURNAL), port, port).start()
+    assert (port.outcomes, replica.pipeline.is_taken) == ([HUNG, HUNG], False)
+    # It goes on after all.
+    replica.stalled(None)
+    third = AppendRun(AppendOpening(JOURNAL), port, port)
+    third.start()
+    assert third.fsm.state is State.START_PIPELINE
+    assert len(port.outcomes) == 2

@@ -11,7 +11,7 @@ from typing import cast
 import grpc
 import pytest
 
-from broker.peer_stream import ANSWER_S, QUEUED_BYTES_MAX, GrpcPeerStream
+from broker.peer_stream import QUEUED_BYTES_MAX, GrpcPeerStream
 from broker.peers import PeerChannels, ReplicateCall
 from broker.pipeline import Ask, Pipeline
 from broker.replication_message import Answer, Content, Message, Propose
@@ -104,7 +104,7 @@ class Connected:
 
 
 @asynccontextmanager
-async def connected(handler: Handler, *, answer_s: float = ANSWER_S) -> AsyncIterator[Connected]:
+async def connected(handler: Handler, *, answer_s: float = TIMEOUT_S) -> AsyncIterator[Connected]:
     peer = Peer(handler)
     method: grpc.RpcMethodHandler[bytes, bytes]
     method = grpc.stream_stream_rpc_method_handler(peer.replicate, same, same)
@@ -115,7 +115,7 @@ async def connected(handler: Handler, *, answer_s: float = ANSWER_S) -> AsyncIte
     channels = PeerChannels(UNSIGNED)
     pipeline = built(route_of(A, B), kin=frozenset((B,))).pipeline
     call = channels.replicate(peer_at(port), JOURNAL)
-    stream = GrpcPeerStream(call, B, pipeline, MessageEncoder(), answer_s=answer_s)
+    stream = GrpcPeerStream(call, B, pipeline, MessageEncoder(), answer_s)
     pipeline.connect({B: stream})
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -337,17 +337,17 @@ def test_a_peer_that_is_not_asked_owes_nothing() -> None:
     async def asked_late(loop: TurnedLoop) -> None:
         pipeline = built(route_of(A, B), kin=frozenset((B,))).pipeline
         call = SlowCall(0)
-        stream = GrpcPeerStream(cast(ReplicateCall, call), B, pipeline, MessageEncoder())
+        stream = GrpcPeerStream(cast(ReplicateCall, call), B, pipeline, MessageEncoder(), 20.0)
         pipeline.connect({B: stream})
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(stream.run())
             pipeline.content(b"content", 0)
             await eventually(lambda: call.taken == 1, "the peer to take it")
-            await loop.pass_timers(2 * ANSWER_S)
+            await loop.pass_timers(40.0)
             assert not pipeline.failures
             pipeline.synchronise(fragment(0), LabelSet(), NOW_NS, Told())
             await eventually(lambda: call.taken == 2, "the peer to take it")
-            await loop.pass_timers(2 * ANSWER_S)
+            await loop.pass_timers(40.0)
             assert "it has not answered" in str(pipeline.failures[B]), "but when it is, it does"
             call.over.set()
 
@@ -399,7 +399,7 @@ async def test_a_peer_that_is_slow_but_goes_on_taking_has_not_failed() -> None:
     """However long it takes for all of it."""
     pipeline = built(route_of(A, B), kin=frozenset((B,))).pipeline
     call = SlowCall(0.2)
-    stream = GrpcPeerStream(cast(ReplicateCall, call), B, pipeline, MessageEncoder(), answer_s=0.9)
+    stream = GrpcPeerStream(cast(ReplicateCall, call), B, pipeline, MessageEncoder(), 0.9)
     pipeline.connect({B: stream})
     for at in range(6):
         stream.send(Content(b"x", at))

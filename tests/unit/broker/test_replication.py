@@ -11,13 +11,13 @@ from broker.durable_head import Claim, CutAt, DurableHead, Epoch, EpochTerms
 from broker.replica import Replica
 from broker.replication import Replication, ReplicationError
 from broker.replication_message import Acked, Answer, Content, Message, Propose
-from broker.replication_wire import decode, decode_answer, encode_answer
+from broker.replication_wire import decode, decode_answer, encode, encode_answer
 from broker.resolution import MisdirectedError, Resolution, Wanted
 from fragment.spool import CopyEnd, EpochMark, Proposal
 from protocol.codec import CompressionCodec
 from protocol.endpoint import check_endpoint
 from protocol.errors import GazetteError, Status, UnavailableError, ValidationError
-from protocol.fragment import Fragment
+from protocol.fragment import HEAD_MAX, Fragment
 from protocol.gen import journal_pb2 as pb
 from protocol.label import LabelSet
 from protocol.route import Header, ProcessId, Route
@@ -366,6 +366,19 @@ def test_a_stream_that_waits_goes_on_waiting_if_its_route_is_still_the_same() ->
     assert first.is_free
 
 
+def test_a_stream_that_waits_for_a_spool_whose_disk_hangs_ends_and_so_does_one_that_comes_later() -> None:
+    hung = UnavailableError("the disk hangs")
+    first = Stream().opened()
+    waits = [Port(first.port.resolution), Port(first.port.resolution)]
+    Replication(waits[0]).open(opening())
+    first.replica.stalled(hung)
+    Replication(waits[1]).open(opening())
+    assert [port.ends for port in waits] == [[hung], [hung]]
+    first.replica.stalled(None)
+    first.replication.close()
+    assert first.is_free, "who was told does not get the spool"
+
+
 def test_a_stream_that_has_the_spool_is_not_bothered_by_a_later_route() -> None:
     stream = Stream().opened()
     stream.port.resolution = resolved(None, status=Status.JOURNAL_NOT_FOUND)
@@ -501,6 +514,27 @@ def test_an_older_word_takes_nothing_back() -> None:
     stream.replication.open(replace(opening(), acked_through=0))
     stream.send(Content(b"a", 0, 0), Propose(fragment(0, b"a"), X, acked_through=0), Acked(1), Acked(0))
     assert stream.held.spool.acked_through == 1
+
+
+@pytest.mark.parametrize("through", [HEAD_MAX + 1, 2**63 - 1, 2**64 - 1])
+@pytest.mark.parametrize("message", [Content(b"x", 0), Content(b"x", 7), Acked(0)], ids=["first", "more", "alone"])
+def test_bytes_beyond_where_journals_end_are_acknowledged_by_no_message(message: Content | Acked, through: int) -> None:
+    forged = Acked(through) if isinstance(message, Acked) else replace(message, acked_through=through)
+    with pytest.raises(ValidationError, match="AckedThrough"):
+        decode(encode(forged))
+    known = Acked(HEAD_MAX) if isinstance(message, Acked) else replace(message, acked_through=HEAD_MAX)
+    assert decode(encode(known)) == known
+
+
+def test_what_a_forged_acknowledgement_says_is_not_shown_and_the_journal_stays_writable() -> None:
+    it = Stream().opened()
+    it.replication.message(Content(b"one", 0, 1000))
+    it.replication.message(Propose(fragment(0, b"one"), X, acked_through=1000))
+    it.replication.message(Acked(HEAD_MAX))
+    assert (it.held.visible, it.held.spool.acked_through) == ([], 0)
+    it.replication.message(Content(b"two", 0, 3))
+    it.replication.message(Propose(fragment(0, b"onetwo"), X, acked_through=3))
+    assert it.port.statuses == [Status.OK] * 3
 
 
 def test_of_another_primary_everything_is_shown_where_it_is_committed() -> None:

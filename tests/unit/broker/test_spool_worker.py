@@ -3,14 +3,16 @@ from __future__ import annotations
 import asyncio
 import errno
 import hashlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
+from broker.disk_watch import END_TIMES, DiskWatch
 from broker.durable_head import CutAt, Fate
 from broker.pipeline import Sealed
 from broker.spool_worker import QUEUED_BYTES_MAX, SpoolWorker
@@ -26,6 +28,7 @@ from tests.support.broker_cores import JOURNAL, NOW_NS, fragment, labels
 
 X = labels(x="1")
 TIMEOUT_S = 10.0
+HUNG_S = 15.0
 
 
 class Observed:
@@ -40,6 +43,7 @@ class Observed:
         self.given_up_copy: CopyEnd | None = None
         self.retirements: list[tuple[CopyEnd, Fate]] = []
         self.threads: set[int] = set()
+        self.stalls: list[UnavailableError | None] = []
 
     def visible(self, local: LocalFragment) -> None:
         self.threads.add(threading.get_ident())
@@ -58,6 +62,9 @@ class Observed:
     def given_up(self, copy: CopyEnd | None) -> None:
         self.given_ups += 1
         self.given_up_copy = copy
+
+    def stalled(self, failure: UnavailableError | None) -> None:
+        self.stalls.append(failure)
 
 
 def _nothing() -> None:
@@ -86,7 +93,9 @@ class Held:
         self.order: list[object] = []
         self.on_release: Callable[[], None] = _nothing
         self.writer = SpoolWriter(JOURNAL, directory, lambda: b"")
-        self.worker = SpoolWorker(self.writer, executor, self.observed, self._released)
+        self.now_s = 0.0
+        self.disk = DiskWatch("local/broker", HUNG_S, lambda: self.now_s)
+        self.worker = SpoolWorker(self.writer, executor, self.observed, self._released, self.disk)
         self.worker.watch(self.failures.append)
 
     def _released(self, worker: SpoolWorker) -> None:
@@ -119,6 +128,11 @@ class Held:
         self.worker.acked(through, lambda: done.set_result(through))
         return done
 
+    def look(self, after_s: float = HUNG_S) -> None:
+        """So much later."""
+        self.now_s += after_s
+        self.disk.look()
+
     async def released(self) -> None:
         done = asyncio.Event()
         self.on_release = done.set
@@ -133,6 +147,11 @@ class Stalled(ThreadPoolExecutor):
         super().__init__(1)
         self.go = threading.Event()
         self.submit(self.go.wait)
+
+    def __exit__(self, *failure: Any) -> None:
+        """Whoever fails does not wait for what was never told to begin."""
+        self.go.set()
+        super().__exit__(*failure)
 
 
 @pytest.fixture
@@ -558,3 +577,196 @@ async def test_a_spool_that_is_given_up_tells_how_far_its_copy_goes(held: Held) 
     held.worker.hand_on(lambda: done.set_result(1))
     await done
     assert held.observed.given_up_copy == copy
+
+
+# A disk that hangs.
+
+
+async def test_whoever_waits_for_a_disk_that_hangs_is_told_and_the_spool_stays_with_the_thread(
+    directory: SpoolDirectory,
+) -> None:
+    with Stalled() as executor:
+        held = Held(directory, executor)
+        # It goes alone, and those behind it wait for it.
+        held.worker.content(b"abc", 0)
+        sealed, replied = held.seal(), held.propose(fragment(0, b"abc"))
+        held.look(HUNG_S - 1)
+        assert (held.failures, held.observed.stalls) == ([], [])
+        held.look(1)
+        with pytest.raises(UnavailableError, match="the disk of broker local/broker hangs"):
+            await sealed
+        assert "the disk of broker local/broker hangs" in str(held.failures[0])
+        held.worker.release()
+        held.look(1)
+        assert (len(held.failures), held.observed.stalls, held.releases) == (1, held.failures, [])
+        done = asyncio.Event()
+        held.on_release = done.set
+        executor.go.set()
+        await asyncio.wait_for(done.wait(), TIMEOUT_S)
+        assert held.observed.stalls == [*held.failures, None]
+        # What was asked for behind it is not done any more.
+        assert isinstance(replied.exception(), UnavailableError)
+        assert held.releases[0].next() == fragment(0)
+
+
+async def test_what_a_hung_disk_does_after_all_is_kept_and_told_to_observers(directory: SpoolDirectory) -> None:
+    with Stalled() as executor:
+        held = Held(directory, executor)
+        held.worker.seal(lambda _: None)
+        held.worker.content(b"abc", 0)
+        held.worker.propose(Proposal(fragment(0, b"abc"), X, NOW_NS), lambda _: None)
+        write, begun = SpoolFile.write, threading.Event()
+        go = threading.Event()
+
+        def hang(self: SpoolFile, position: int, data: bytes | memoryview) -> None:
+            begun.set()
+            assert go.wait(TIMEOUT_S)
+            write(self, position, data)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SpoolFile, "write", hang)
+            executor.go.set()
+            await asyncio.to_thread(begun.wait, TIMEOUT_S)
+            # Nobody holds it any more: the last one gave it back before the disk was found to hang.
+            held.worker.release()
+            held.look()
+            done = asyncio.Event()
+            held.on_release = done.set
+            go.set()
+            await asyncio.wait_for(done.wait(), TIMEOUT_S)
+        assert held.failures == []
+        assert held.observed.shown == [fragment(0, b"abc")]
+        assert held.releases[0].fragment == fragment(0, b"abc")
+
+
+async def test_the_holder_after_a_hung_disk_has_a_spool_that_works(directory: SpoolDirectory) -> None:
+    with Stalled() as executor:
+        held = Held(directory, executor)
+        held.worker.content(b"abc", 0)
+        held.look()
+        held.worker.release()
+        done = asyncio.Event()
+        held.on_release = done.set
+        executor.go.set()
+        await asyncio.wait_for(done.wait(), TIMEOUT_S)
+        second: list[Exception] = []
+        held.worker.watch(second.append)
+        held.look(100 * HUNG_S)
+        held.worker.content(b"def", 0)
+        assert (await held.propose(fragment(0, b"def"))).status is Status.OK
+        assert second == []
+
+
+async def test_who_waits_for_room_is_let_go_when_the_disk_hangs(directory: SpoolDirectory) -> None:
+    with Stalled() as executor:
+        held = Held(directory, executor)
+        held.worker.content(bytes(QUEUED_BYTES_MAX + 1), 0)
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(held.worker.wait_room())
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            held.look()
+            await asyncio.wait_for(waiting, TIMEOUT_S)
+        assert not held.worker.has_room
+        await asyncio.wait_for(held.worker.wait_room(), TIMEOUT_S)
+        executor.go.set()
+        await held.released()
+        assert held.worker.has_room
+
+
+async def test_whoever_cannot_get_the_spool_ready_for_a_hung_disk_is_told_once_and_nothing_is_retired(
+    directory: SpoolDirectory,
+) -> None:
+    with Stalled() as executor:
+        held = Held(directory, executor)
+        executor.go.set()
+        copy = await committed(held)
+        executor.go.clear()
+        executor.submit(executor.go.wait)
+        told: list[Exception | None] = []
+        held.worker.prepare(CutAt(3), told.append)
+        held.look()
+        assert [type(failure) for failure in told] == [UnavailableError]
+        executor.go.set()
+        await held.released()
+        assert len(told) == 1
+        assert held.observed.retirements == []
+        assert held.worker.spool.copy == copy
+
+
+async def test_a_disk_that_hangs_for_long_ends_the_broker_with_a_reason(
+    held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> None:
+        begun.set()
+        assert go.wait(TIMEOUT_S)
+
+    monkeypatch.setattr(SpoolFile, "write", hang)
+    held.worker.content(b"abc", 0)
+    await asyncio.to_thread(begun.wait, TIMEOUT_S)
+    held.look()
+    with pytest.raises(UnavailableError, match="local/broker hangs: it has not done within 60 s"):
+        held.look((END_TIMES - 1) * HUNG_S)
+    go.set()
+    await held.released()
+
+
+async def test_a_disk_that_is_busy_with_other_things_fails_appends_but_does_not_end_the_broker(
+    directory: SpoolDirectory,
+) -> None:
+    with Stalled() as executor:
+        held = Held(directory, executor)
+        held.worker.content(b"abc", 0)
+        held.look(END_TIMES * HUNG_S)
+        assert len(held.failures) == 1
+        executor.go.set()
+        await held.released()
+
+
+# What is said of acknowledgements while the disk is busy.
+
+
+async def test_any_number_of_acknowledgements_while_the_disk_is_busy_is_one_step(directory: SpoolDirectory) -> None:
+    with Stalled() as executor:
+        held = Held(directory, executor)
+        held.worker.content(b"abc", 0)
+        committed = held.propose(fragment(0, b"abc"))
+        first = held.acked(1)
+        before = len(held.worker._steps)  # noqa: SLF001
+        for through in range(1000):
+            held.worker.acked(through % 4)
+        assert len(held.worker._steps) == before  # noqa: SLF001
+        executor.go.set()
+        await committed
+        await first
+        assert held.observed.shown == [fragment(0, b"abc")]
+
+
+# A file that takes no more writes.
+
+
+async def test_what_giving_back_does_to_files_is_done_on_a_thread(
+    held: Held, directory: SpoolDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a fragment that never held a byte, the files are removed."""
+    removing: list[int] = []
+    remove = SpoolFile.remove
+
+    def removed(file: SpoolFile) -> None:
+        removing.append(threading.get_ident())
+        remove(file)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "it is broken")
+
+    held.worker.content(b"abc", 0)
+    await held.seal()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", fail)
+        assert len(directory.sync_dirty()) == 1
+    monkeypatch.setattr(SpoolFile, "remove", removed)
+    await held.released()
+    assert removing
+    assert threading.get_ident() not in removing

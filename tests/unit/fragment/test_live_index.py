@@ -205,6 +205,50 @@ class TestRefreshing:
         assert [error.split("(")[0] for error in errors] == ["UnavailableError", "TimeoutError", "KeyError"]
         assert {record.__dict__["journal"] for record in caplog.records} == {"acme/orders"}
 
+    async def test_tries_again_soon_until_it_has_succeeded_once(
+        self, live: LiveIndex[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nobody can append before. Later on, an interval more or less does not matter."""
+        failed = UnavailableError("no route to the store")
+        outcomes: list[CoverSet | Exception] = [*[failed] * 7, CoverSet([remote(0, 10)]), failed, CoverSet()]
+        problems: list[str | None] = []
+        pauses_s: list[float] = []
+
+        async def list_remote() -> CoverSet:
+            outcome = outcomes.pop(0)
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+        async def sleep(pause_s: float) -> None:
+            pauses_s.append(pause_s)
+            problems.append(live.problem)
+            if not outcomes:
+                raise InvariantError("enough")
+
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        with pytest.raises(InvariantError):
+            await live.refresh_forever(list_remote, lambda: 300.0)
+        expected_s = [1.0, 2.0, 4.0, 8.0, 16.0, 16.0, 16.0, 300.0, 300.0, 300.0]
+        assert pauses_s == pytest.approx(expected_s, rel=0.1)
+        assert len(set(pauses_s)) == len(pauses_s), "journals that start together drift apart"
+        assert problems == [*["no route to the store"] * 7, None, "no route to the store", None]
+
+    async def test_tries_a_first_time_no_later_than_in_due_time(
+        self, live: LiveIndex[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def list_remote() -> CoverSet:
+            raise OSError("a word of somebody else's, which may show what is secret")
+
+        async def sleep(pause_s: float) -> None:
+            assert pause_s == pytest.approx(0.5, rel=0.1)
+            raise InvariantError("enough")
+
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        with pytest.raises(InvariantError):
+            await live.refresh_forever(list_remote, lambda: 0.5)
+        assert live.problem == "it cannot be used: OSError"
+
     async def test_ends_with_a_bug_of_ours(self, live: LiveIndex[str]) -> None:
         async def list_remote() -> CoverSet:
             raise InvariantError("this cannot be")

@@ -14,7 +14,7 @@ import zstandard
 from google.protobuf import json_format
 
 from fragment.cover_set import CoverSet, Slice
-from fragment.index_refresh import CHUNK_OBJECTS, list_cover, list_journal
+from fragment.index_refresh import CHUNK_OBJECTS, NamedStore, list_cover, list_journal
 from fragment.remote_listing import FOREIGN_SAMPLE_MAX, RemoteListing
 from fragment.stores.blob_store import Batch, ListedObject
 from protocol.codec import CompressionCodec
@@ -152,6 +152,30 @@ class TestListing:
         }
         with pytest.raises(UnavailableError):
             await list_cover("acme/orders", stores, lambda: ())
+
+    async def test_names_the_store_that_fails_but_not_what_is_secret(self) -> None:
+        failing = {
+            "s3://two/p/?profile=mine": UnavailableError("gone"),
+            "s3://three/": OSError("with a key in it"),
+        }
+        for url, error in failing.items():
+
+            async def opened(asked: str, error: Exception = error) -> FakeStore:
+                return FakeStore([listed(name(0, 10))], *([error] if asked in failing else []))
+
+            stores = {each: NamedStore(each, opened) for each in ("s3://one/", url)}
+            with pytest.raises(UnavailableError) as raised:
+                await list_cover("acme/orders", stores, lambda: ())
+            assert raised.value.__cause__ is error
+            said = "gone" if isinstance(error, UnavailableError) else "it cannot be used: OSError"
+            assert str(raised.value) == f"fragment store {url.partition('?')[0]} cannot be listed: {said}"
+
+    async def test_names_a_store_that_cannot_be_opened(self) -> None:
+        async def opened(_: str) -> FakeStore:
+            raise UnavailableError("no credentials")
+
+        with pytest.raises(UnavailableError, match="fragment store s3://one/ cannot be listed: no credentials"):
+            await list_cover("acme/orders", {"s3://one/": NamedStore("s3://one/", opened)}, lambda: ())
 
     async def test_lets_others_run_between_short_steps(self) -> None:
         objects = [listed(name(at, at + 1)) for at in range(20 * CHUNK_OBJECTS)]

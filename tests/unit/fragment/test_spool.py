@@ -130,6 +130,31 @@ def test_only_what_is_acknowledged_is_shown_where_the_primary_tells() -> None:
     assert spool.acked(3) == (spool, ()), "an older word takes nothing back"
 
 
+@pytest.mark.parametrize("beyond", [1, 1 << 62])
+def test_a_word_of_bytes_beyond_what_is_held_here_is_not_believed(beyond: int) -> None:
+    """Whoever acknowledges has this spool's answer, too. What is recorded stays within what a record holds."""
+    spool, _ = committed(Spool.fresh("a/b"), b"hello", acked=0)
+    assert spool.acked(5 + beyond) == (spool, ())
+    spool, effects = committed(spool, b"world", acked=10 + beyond)
+    assert Visible not in kinds(effects)
+    assert spool.acked_through == 0
+
+
+def test_nor_is_it_by_a_spool_that_was_told_nothing_yet() -> None:
+    """None would say that this primary does not tell, and show each commit where it is applied."""
+    spool, shown = Spool.fresh("a/b").acked(100)
+    assert (spool.acked_through, shown) == (0, ())
+
+
+def test_what_a_spool_holds_is_shown_wherever_a_synchronisation_has_moved_it() -> None:
+    spool, _ = committed(Spool.fresh("a/b"), b"hello", acked=0)
+    spool, _ = rolled(spool, EpochMark(7, 2), acked=0)
+    spool, _ = spool.unplaced()
+    assert spool.fragment.end == 0
+    spool, shown = spool.acked(5)
+    assert [(effect.fragment.begin, effect.fragment.end) for effect in shown] == [(0, 5)]
+
+
 def test_commits_that_a_roll_left_behind_are_shown_when_they_are_acknowledged() -> None:
     spool, _ = committed(Spool.fresh("a/b"), b"hello", acked=0)
     spool, effects = rolled(spool, FIRST, acked=0)

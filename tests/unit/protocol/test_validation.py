@@ -8,6 +8,7 @@ from google.protobuf.message import DecodeError, Message
 
 from protocol import journal_validation, shard_validation
 from protocol.errors import ValidationError
+from protocol.fragment import HEAD_MAX
 from protocol.gen import epoch_pb2, head_pb2, recorded_op_pb2
 from protocol.gen import journal_pb2 as pb
 from protocol.gen import shard_pb2 as spb
@@ -189,7 +190,7 @@ def test_a_broker_may_announce_its_spool_and_its_gateway() -> None:
     assert refusal(broker_spec(http_endpoint="host:80")) == "BrokerSpec.HttpEndpoint"
 
 
-@pytest.mark.parametrize("acked_through", [1, 2**63 - 1])
+@pytest.mark.parametrize("acked_through", [1, HEAD_MAX])
 def test_what_is_acknowledged_may_come_alone_or_with_anything(acked_through: int) -> None:
     validate(pb.ReplicateRequest(acked_through=acked_through))
     validate(pb.ReplicateRequest(acked_through=acked_through, content=b"x"))
@@ -207,6 +208,9 @@ def test_what_is_acknowledged_may_come_alone_or_with_anything(acked_through: int
         (pb.ReplicateRequest(acked_through=-1), "AckedThrough"),
         (pb.ReplicateRequest(acked_through=-1, content=b"x"), "AckedThrough"),
         (pb.ReplicateRequest(acked_through=-1, proposal=fragment()), "AckedThrough"),
+        (pb.ReplicateRequest(acked_through=HEAD_MAX + 1), "AckedThrough"),
+        (pb.ReplicateRequest(acked_through=HEAD_MAX + 1, content=b"x"), "AckedThrough"),
+        (pb.ReplicateRequest(acked_through=2**63 - 1, proposal=fragment()), "AckedThrough"),
         (pb.ReplicateRequest(acked_through=1, acknowledge=True), "Acknowledge"),
         (pb.ReplicateRequest(acked_through=1, registers=pb.LabelSet()), "Registers"),
         (pb.ReplicateRequest(acked_through=1, header=header()), "Header"),
@@ -214,6 +218,7 @@ def test_what_is_acknowledged_may_come_alone_or_with_anything(acked_through: int
         (pb.ReplicateRequest(content=b"x", acknowledge=True), "Acknowledge"),
         (pb.ReplicateRequest(proposal=fragment(), epoch=epoch_pb2.Epoch(number=-1)), "Epoch.Number"),
         (pb.ReplicateRequest(proposal=fragment(), epoch=epoch_pb2.Epoch(begin=-1)), "Epoch.Begin"),
+        (pb.ReplicateRequest(proposal=fragment(), epoch=epoch_pb2.Epoch(begin=HEAD_MAX + 1)), "Epoch.Begin"),
         (
             pb.ReplicateRequest(proposal=fragment(), epoch=epoch_pb2.Epoch(create_revision=-1)),
             "Epoch.CreateRevision",
