@@ -172,7 +172,7 @@ CLIENT = {Chunk, Intent, End, Failed}
 AWAITED: dict[State, set[type]] = {
     State.RESOLVE: {Resolved, Failed},
     State.ACQUIRE_PIPELINE: {PipelineTaken, Invalidated},
-    State.START_PIPELINE: {SpoolTaken, Invalidated},
+    State.START_PIPELINE: {SpoolTaken, Invalidated, Failed},
     State.READ_HEAD: {HeadRead, Failed},
     State.PREPARE_SPOOL: {Prepared, Failed},
     State.OPEN_PIPELINE: {Opened},
