@@ -72,10 +72,27 @@ async def read(
     fragment: Fragment, source: ByteSource, begin: int, end: int, *, executor: Executor | None = None
 ) -> AsyncGenerator[bytes, None]:
     """The content [begin, end) in pieces of at most 1 MiB. The executor unpacks; by default it is the loop's own."""
+    async with aclosing(_read(fragment, source, begin, end, executor, sums=True)) as pieces:
+        async for piece in pieces:
+            yield piece
+
+
+async def read_unsummed(
+    fragment: Fragment, source: ByteSource, begin: int, end: int, *, executor: Executor | None = None
+) -> AsyncGenerator[bytes, None]:
+    """The same without a SHA-1: for one who goes on elsewhere after a failure, and sums up all he was given."""
+    async with aclosing(_read(fragment, source, begin, end, executor, sums=False)) as pieces:
+        async for piece in pieces:
+            yield piece
+
+
+async def _read(
+    fragment: Fragment, source: ByteSource, begin: int, end: int, executor: Executor | None, *, sums: bool
+) -> AsyncGenerator[bytes, None]:
     if begin == end:
         return
     table = await seek_table(fragment, source) if _wants_table(fragment, begin, end) else None
-    content = FragmentContent(fragment, begin, end, table)
+    content = FragmentContent(fragment, begin, end, table, sums=sums)
     async with (
         aclosing(source.open(content.extract.offset, content.extract.length)) as chunks,
         aclosing(_batches(chunks)) as batches,
@@ -139,7 +156,9 @@ class Extract:
 class FragmentContent:
     """Chunks of an object in, the content [begin, end) out. Fetch `extract` and give it to `advance`."""
 
-    def __init__(self, fragment: Fragment, begin: int, end: int, table: SeekTable | None = None) -> None:
+    def __init__(
+        self, fragment: Fragment, begin: int, end: int, table: SeekTable | None = None, *, sums: bool = True
+    ) -> None:
         if not fragment.begin <= begin < end <= fragment.end:
             raise InvariantError(f"[{begin}, {end}) does not lie in {fragment.content_name}")
         self.extract = _extract(fragment, begin, end, table)
@@ -154,7 +173,7 @@ class FragmentContent:
         self._at = self.extract.begin
         self._barren = 0
         is_whole = (self.extract.begin, self.extract.end) == (fragment.begin, fragment.end)
-        self._sum = hashlib.sha1(usedforsecurity=False) if is_whole else None
+        self._sum = hashlib.sha1(usedforsecurity=False) if is_whole and sums else None
 
     def advance(self, chunks: Iterable[bytes]) -> list[bytes]:
         """Take in `chunks`, and unpack no more than one step of what there is."""

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from consumer.message.message_uuid import Flags, MessageUUID
 
 _CONTINUE = int(Flags.CONTINUE_TXN)
-_ACK = int(Flags.ACK_TXN)
+ACK = int(Flags.ACK_TXN)
 
 DROPPED = 0
 """A settlement: no message of the open transaction is ever delivered, as no Clock is below it."""
@@ -68,10 +68,10 @@ class ProducerSummary:
 
     def take(self, begin: int, clock: int, flags: int) -> None:
         if self.after is not None:
-            self.after = _stepped(self.after, begin, clock, flags)
-            if flags == _ACK:
+            self.after = stepped(self.after, begin, clock, flags)
+            if flags == ACK:
                 self.ack = self.ack if self.ack is not None else clock
-        elif flags == _ACK:
+        elif flags == ACK:
             self.ack = clock
             self.after = ProducerCarry(clock, clock)
         elif flags == _CONTINUE:
@@ -193,9 +193,9 @@ def stretches(carry: Carry, runs: Sequence[Sequence[Summary]]) -> tuple[list[Str
     return found, now
 
 
-def _stepped(state: ProducerCarry, begin: int, clock: int, flags: int) -> ProducerCarry:
+def stepped(state: ProducerCarry, begin: int, clock: int, flags: int) -> ProducerCarry:
     """A producer's state after one more message."""
-    if flags == _ACK:
+    if flags == ACK:
         return ProducerCarry(clock, clock)
     if flags == _CONTINUE:
         if clock <= state.max_clock:

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 from consumer.message.message_uuid import Flags, MessageUUID
-from spark_readers.clock_summary import DROPPED, Carry, ProducerCarry, Settlement
+from spark_readers.clock_summary import ACK, DROPPED, Carry, ProducerCarry, Settlement
+from spark_readers.foresight import Foresight
 
 T = TypeVar("T")
 
 _CONTINUE = int(Flags.CONTINUE_TXN)
-_ACK = int(Flags.ACK_TXN)
 
 
 class _Producer(Generic[T]):
@@ -44,8 +44,14 @@ class CommitSieve(Generic[T]):
             for producer, state in carry.items()
             if not replays or producer in settlement
         }
+        if replays:
+            # It is their open transactions alone that are looked at, so their fates are known from the first message.
+            for producer_id, producer in self._producers.items():
+                producer.fate = settlement[producer_id]
         self._settlement = settlement
         self._replays = replays
+        # Of transactions that are yet to come, by where each begins.
+        self._fates: dict[int, int] = {}
         # Of all messages that wait, as the caller measures them.
         self.waiting_size = 0
 
@@ -66,8 +72,8 @@ class CommitSieve(Generic[T]):
             # then was delivered in its time, and its state is already that after it.
             return
         if flags == _CONTINUE:
-            self._continue(producer, clock, message, delivered, size)
-        elif flags == _ACK:
+            self._continue(producer, begin, clock, message, delivered, size)
+        elif flags == ACK:
             self._close(producer, clock if clock > producer.last_ack else DROPPED, delivered)
             producer.last_ack = producer.max_clock = clock
         elif clock > producer.last_ack:
@@ -76,27 +82,33 @@ class CommitSieve(Generic[T]):
             if not self._replays:
                 delivered.append(message)
 
-    def _continue(self, producer: _Producer[T], clock: int, message: T, delivered: list[T], size: int) -> None:
+    def _continue(
+        self, producer: _Producer[T], begin: int, clock: int, message: T, delivered: list[T], size: int
+    ) -> None:
         if clock <= producer.max_clock:
             return
         producer.max_clock = clock
+        if self._fates and producer.fate is None and not producer.waiting:
+            producer.fate = self._fates.pop(begin, None)
         if producer.fate is None:
             producer.waiting.append((clock, message, size))
             self.waiting_size += size
         elif clock <= producer.fate:
             delivered.append(message)
 
-    def settle(self, settlement: Settlement, delivered: list[T]) -> None:
-        """Nothing more waits: the fate of every open transaction is given, and what is not in it is withheld."""
-        for producer_id, producer in self._producers.items():
-            if producer.waiting:
-                fate = settlement.get(producer_id, DROPPED)
-                self._close(producer, fate, delivered)
-                producer.fate = fate
+    def foresee(self, foresight: Foresight, delivered: list[T]) -> None:
+        """Nothing more waits: the fate of every open transaction is known now, and of long ones that follow."""
+        for producer_id, fate in foresight.open.items():
+            producer = self._producers[producer_id]
+            self._close(producer, fate, delivered)
+            producer.fate = fate
+        self._fates = foresight.later
 
     def end(self, delivered: list[T]) -> None:
-        """The stretch has ended."""
-        self.settle(self._settlement, delivered)
+        """The stretch has ended. What nobody has settled is withheld."""
+        for producer_id, producer in self._producers.items():
+            if producer.waiting:
+                self._close(producer, self._settlement.get(producer_id, DROPPED), delivered)
 
     def carry(self) -> Mapping[bytes, ProducerCarry]:
         """Where producers stand now, for whoever looks ahead in the stretch."""

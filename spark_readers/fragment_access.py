@@ -8,6 +8,7 @@ never comes through a broker. What is not stored yet comes from no one else.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
@@ -24,13 +25,14 @@ from fragment.fragment_reader import (
     StoredObject,
     read,
     read_blocking,
+    read_unsummed,
     seek_table,
     seek_table_blocking,
 )
 from fragment.stores.blob_store import BlobNotFoundError
 from fragment.stores.open_stores import OpenStores, StoreSettings
 from fragment.zstd_frames import SeekTable
-from protocol.errors import CorruptError, InvariantError, UnavailableError, ValidationError
+from protocol.errors import CorruptError, GazetteError, InvariantError, UnavailableError, ValidationError
 from protocol.fragment import Fragment
 from protocol.fragment_store import FragmentStore
 from protocol.url import parse_url
@@ -73,9 +75,10 @@ class FragmentAccess:
     def content(self, of: Fragment, begin: int, end: int) -> Iterator[bytes]:
         """The content [begin, end), in pieces of at most 1 MiB. Errors name the object."""
         path = self.local_path(of)
-        if path is None:
-            return self._loop.stream(lambda: self._remote(of, begin, end))
-        return self._local(of, path, begin, end)
+        if path is not None:
+            return self._local(of, path, begin, end)
+        pieces = self._loop.stream(lambda: self._remote(of, begin, end))
+        return _summed(of, pieces) if (begin, end) == (of.begin, of.end) else pieces
 
     def fresh(self, journal: str, begin: int, end: int) -> Iterator[bytes]:
         """What brokers have and stores have not, or had not when the scan was planned."""
@@ -137,13 +140,20 @@ class FragmentAccess:
                 with _File(path) as source:
                     return seek_table_blocking(of, source)
             except FileNotFoundError as error:
-                raise _vanished(of) from error
+                raise self._missing(of) from error
+            except OSError as error:
+                raise _unreadable(of, error) from error
 
         async def found() -> SeekTable | None:
-            try:
-                return await seek_table(of, await self._source(of))
-            except BlobNotFoundError as error:
-                raise _vanished(of) from error
+            attempts = 0
+            while True:
+                try:
+                    return await seek_table(of, await self._source(of))
+                except BlobNotFoundError as error:
+                    raise _vanished(of) from error
+                except UnavailableError as error:
+                    attempts += 1
+                    await _pause(of, attempts, error)
 
         return self._loop.run(found())
 
@@ -152,17 +162,28 @@ class FragmentAccess:
             with _File(path) as source:
                 yield from read_blocking(of, source, begin, end)
         except FileNotFoundError as error:
-            raise _vanished(of) from error
+            raise self._missing(of) from error
         except OSError as error:
-            raise UnavailableError(f"{object_name(of)} could not be read ({error.strerror})") from error
+            raise _unreadable(of, error) from error
+
+    def _missing(self, of: Fragment) -> GazetteError:
+        """A file that is not there has vanished, unless its store is not there either: that is no loss of data."""
+        store = os.path.normpath(f"{self._file_root}/{FragmentStore.parse(of.backing_store).prefix}")
+        if os.path.isdir(store):
+            return _vanished(of)
+        return UnavailableError(f"{object_name(of)} could not be read: its store is no folder of this machine")
 
     async def _remote(self, of: Fragment, begin: int, end: int) -> AsyncGenerator[bytes, None]:
-        """Goes on where it was when a store fails or a URL has run out, with a new one."""
+        """Goes on where it was when a store fails or a URL has run out, with a new one.
+
+        Of a fragment that is read whole the caller takes the sum, as no single attempt may have seen all of it.
+        """
         attempts = 0
+        open_pieces = read_unsummed if (begin, end) == (of.begin, of.end) else read
         while begin < end:
             try:
                 current, source = await self._signed(of, begin) if self._broker else (of, await self._stored(of))
-                async with aclosing(read(current, source, begin, min(end, current.end))) as pieces:
+                async with aclosing(open_pieces(current, source, begin, min(end, current.end))) as pieces:
                     async for piece in pieces:
                         yield piece
                         begin += len(piece)
@@ -171,9 +192,7 @@ class FragmentAccess:
                 raise _vanished(of) from error
             except UnavailableError as error:
                 attempts += 1
-                if attempts >= ATTEMPTS_MAX:
-                    raise UnavailableError(f"{object_name(of)}: {error}") from error
-                await asyncio.sleep(PAUSE_S * 2**attempts)
+                await _pause(of, attempts, error)
 
     async def _source(self, of: Fragment) -> ByteSource:
         """Of this very fragment: one that has taken its place has other frames, and begins elsewhere."""
@@ -241,6 +260,29 @@ class _File(BlockingSource):
             yield chunk
             offset += len(chunk)
             left = None if left is None else left - len(chunk)
+
+
+def _summed(of: Fragment, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """All of a fragment's content, if its SHA-1 is right. As always, that is known only at the end."""
+    digest = hashlib.sha1(usedforsecurity=False)
+    for piece in pieces:
+        digest.update(piece)
+        yield piece
+    if digest.digest() != of.sum:
+        raise CorruptError(
+            f"fragment {object_name(of)} holds other content than its name says: its SHA-1 is {digest.hexdigest()}"
+        )
+
+
+async def _pause(of: Fragment, attempts: int, error: UnavailableError) -> None:
+    """Before the next attempt, if there is to be one."""
+    if attempts >= ATTEMPTS_MAX:
+        raise UnavailableError(f"{object_name(of)}: {error}") from error
+    await asyncio.sleep(PAUSE_S * 2**attempts)
+
+
+def _unreadable(of: Fragment, error: OSError) -> UnavailableError:
+    return UnavailableError(f"{object_name(of)} could not be read ({error.strerror})")
 
 
 def _vanished(of: Fragment) -> DataLossError:

@@ -21,6 +21,7 @@ from spark_readers.fragment_access import fragment_access
 from spark_readers.packed_shape import looks_whole
 from spark_readers.read_options import Framing, ReadOptions
 from spark_readers.scan import journal_scans, resolve
+from spark_readers.session_zone import ZONE
 from spark_readers.source import FORMAT, register, schema_of
 
 OffsetMap = Mapping[str, tuple[int, int]]
@@ -61,6 +62,8 @@ def read_journals(
     if offsets is not None:
         given = _pinned(given, offsets)
     parsed = ReadOptions.parse(given)
+    if not parsed.time_zone:
+        given["timeZone"] = spark.conf.get(ZONE) or "UTC"
     register(spark)
     if _may_be_native(parsed, columns):
         paths = _native_paths(parsed)

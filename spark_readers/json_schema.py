@@ -16,16 +16,22 @@ _DEPTH_MAX = 32
 _NULL = "void"
 
 
-def infer(lines: Iterable[bytes]) -> dict[str, Any]:
-    """Malformed records do not take part. Without any record there are no columns."""
+def infer(lines: Iterable[bytes], malformed_column: str = "") -> dict[str, Any]:
+    """Malformed records do not take part, but may be shown in a column of their own. Without any record there are no
+    columns."""
     kind: Any = {"type": "struct", "fields": {}}
+    malformed = {"type": "struct", "fields": {malformed_column: "string"} if malformed_column else {}}
     for line in lines:
+        if not line.strip():
+            continue
         try:
             document = json_framing.parse(line)
         except ValidationError:
-            continue
+            document = ()
         if isinstance(document, dict):
             kind = _merged(kind, _kind(document, 0))
+        elif document is not None:
+            kind = _merged(kind, malformed)
     closed: dict[str, Any] = _closed(kind)
     return closed
 

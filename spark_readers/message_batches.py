@@ -15,13 +15,16 @@ import numpy as np
 import pyarrow as pa
 
 from consumer.message.csv_framing import CsvDecoder
-from consumer.message.fixed_framing import FixedDecoder
-from consumer.message.frame import FRAME_BYTES_MAX, Frame
+from consumer.message.fixed_framing import HEADER_BYTES, MAGIC, FixedDecoder
+from consumer.message.frame import FRAME_BYTES_MAX, Frame, Skipped
 from protocol.errors import CorruptError
 
 BATCH_BYTES = 1 << 20
 """Of content before a batch is made. Larger ones leave the processor's cache."""
 
+
+GARBAGE_BYTES_MAX = 64 << 10
+"""Of what is shown of bytes that are no message."""
 
 _NEWLINE = ord("\n")
 
@@ -33,6 +36,10 @@ class MessageBatch(NamedTuple):
     begins: Sequence[int]
     # Where the last one ends.
     end: int
+
+
+class Garbage(bytes):
+    """In the place of a payload: the first of the bytes between two frames, which are no message."""
 
 
 class PartialMessageError(CorruptError):
@@ -116,25 +123,65 @@ _one_more = (1).__add__
 
 
 def frame_batches(content: Iterable[bytes], at: int, decoder: CsvDecoder | FixedDecoder) -> Iterator[MessageBatch]:
-    """Frames of content that begins where a message does. What is no frame at all is an error."""
+    """Frames of content that begins where a message does. What lies between them is ``Garbage``, each stretch one."""
     payloads: list[bytes] = []
     begins: list[int] = []
     held = end = 0
+    lost: _Lost | None = None
+    before = b""
     for chunk in content:
         for found in decoder.feed(chunk):
             if not isinstance(found, Frame):
-                raise CorruptError(f"[{found.begin}, {found.end}) holds no frame: {found.why}")
+                lost = lost or _Lost(found.begin)
+                lost.take(found, before + chunk, at - len(before))
+                continue
+            if lost is not None:
+                payloads.append(Garbage(lost.head))
+                begins.append(lost.begin)
+                lost = None
             payloads.append(found.payload)
             begins.append(found.begin)
             held, end = held + len(found.payload), found.end
+        at += len(chunk)
+        before = (before + chunk[-HEADER_BYTES:])[-HEADER_BYTES:]
         if held >= BATCH_BYTES:
             yield MessageBatch(payloads, begins, end)
             payloads, begins, held = [], [], 0
-    try:
-        decoder.end()
-    except CorruptError as error:
-        if payloads:
-            yield MessageBatch(payloads, begins, end)
-        raise PartialMessageError(str(error)) from error
+    partial = _partial(decoder)
+    if lost is not None:
+        # What may have been the first bytes of a frame's header is none.
+        if partial is not None and at - lost.end < len(MAGIC):
+            lost.take(Skipped(lost.end, at, ""), before, at - len(before))
+            partial = None
+        payloads.append(Garbage(lost.head))
+        begins.append(lost.begin)
+        end = lost.end
     if payloads:
         yield MessageBatch(payloads, begins, end)
+    if partial is not None:
+        raise partial
+
+
+class _Lost:
+    """Bytes that are no frame, as a decoder tells of them bit by bit."""
+
+    def __init__(self, begin: int) -> None:
+        self.begin = begin
+        self.end = begin
+        self.head = bytearray()
+
+    def take(self, skipped: Skipped, window: bytes, window_begin: int) -> None:
+        """`window` has the last bytes that the decoder was given. What it gave up on may have begun long before."""
+        if skipped.begin >= window_begin and self.end == skipped.begin:
+            room = GARBAGE_BYTES_MAX - len(self.head)
+            self.head += window[skipped.begin - window_begin : skipped.end - window_begin][:room]
+        self.end = skipped.end
+
+
+def _partial(decoder: CsvDecoder | FixedDecoder) -> PartialMessageError | None:
+    """What is left when the content has ended."""
+    try:
+        rest = decoder.end()
+    except CorruptError as error:
+        return PartialMessageError(str(error))
+    return PartialMessageError(f"no newline ends the record that begins at offset {rest[0].begin}") if rest else None

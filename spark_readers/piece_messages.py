@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from consumer.message.csv_framing import CsvDecoder
 from consumer.message.fixed_framing import FixedDecoder
+from consumer.message.message_uuid import MessageUUID
 from fragment.zstd_frames import SeekTable
 from protocol.codec import CompressionCodec
 from protocol.errors import CorruptError
@@ -131,27 +132,28 @@ def _snapped(table: SeekTable | None, base: int, offset: int, piece: Piece) -> i
     return piece.last
 
 
-def summarise_run(
+def run_uuids(
     access: FragmentAccess, run: Run, options: ReadOptions, extract: Extractor, begin: int | None = None
-) -> Summary:
-    """What the run does to its producers: from `begin`, where a message begins, or all of it."""
+) -> Iterator[tuple[int, MessageUUID, int]]:
+    """Where each message begins, its UUID and its size: from `begin`, where one begins, or all of the run."""
+    for piece in run.pieces:
+        from_begin = None
+        if begin is not None:
+            at, end = piece_bounds(access, piece)
+            if end <= begin:
+                continue
+            from_begin = begin if at < begin else None
+        try:
+            for batch in piece_messages(access, run.journal, piece, options.framing, from_begin):
+                for at, uuid, payload in zip(batch.begins, extract(list(batch.payloads)), batch.payloads, strict=True):
+                    if uuid is not None:
+                        yield at, uuid, len(payload)
+        except PartialMessageError:
+            # As the task that reads it.
+            if options.mode is not Mode.DROPMALFORMED:
+                raise
 
-    def messages() -> Iterator[tuple[int, object]]:
-        for piece in run.pieces:
-            from_begin = None
-            if begin is not None:
-                at, end = piece_bounds(access, piece)
-                if end <= begin:
-                    continue
-                from_begin = begin if at < begin else None
-            try:
-                for batch in piece_messages(access, run.journal, piece, options.framing, from_begin):
-                    for at, uuid in zip(batch.begins, extract(list(batch.payloads)), strict=True):
-                        if uuid is not None:
-                            yield at, uuid
-            except PartialMessageError:
-                # As the task that reads it.
-                if options.mode is not Mode.DROPMALFORMED:
-                    raise
 
-    return summarise(messages())  # type: ignore[arg-type]
+def summarise_run(access: FragmentAccess, run: Run, options: ReadOptions, extract: Extractor) -> Summary:
+    """What the run does to its producers."""
+    return summarise((at, uuid) for at, uuid, _ in run_uuids(access, run, options, extract))

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError, Message
 
 from consumer.message.message_uuid import MessageUUID, parse_bytes
 from protocol.errors import ValidationError
+from spark_readers.message_batches import Garbage
 from spark_readers.uuid_extract import Uuids, parsed_uuid
 
 _TYPES = {
@@ -126,6 +127,8 @@ def proto_extractor(descriptor_file: str, message_name: str, path: Sequence[str]
     kind = message_class(descriptor_file, message_name)
 
     def one(payload: bytes) -> MessageUUID | None:
+        if type(payload) is Garbage:
+            return None
         try:
             found: Any = kind.FromString(payload)
             for name in path:

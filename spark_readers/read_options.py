@@ -101,6 +101,8 @@ class ReadOptions:
     # A file with a FileDescriptorSet, and which of its messages the frames hold.
     descriptor_file: str = ""
     message_name: str = ""
+    # Of times that do not tell theirs; empty for that of the session.
+    time_zone: str = ""
     # Path keys, and the values to which fragments are narrowed down.
     where: tuple[tuple[str, tuple[str, ...]], ...] = ()
     # Of streams: what a batch may hold, of which at most one is given; and how often journals are listed.
@@ -144,8 +146,11 @@ def _parsed(given: Mapping[str, str]) -> ReadOptions:
                 "only brokers ask who is there, and a path is read without them: leave it out, or give broker", name
             )
     framing = _of(Framing, "framing", given.get("framing", "lines"))
-    if framing is Framing.BYTES and given.get("isolation", "").strip().lower() == "read_committed":
-        raise ValidationError("bytes have no messages to sequence: expected read_uncommitted, or nothing", "isolation")
+    if framing in (Framing.BYTES, Framing.LINES) and given.get("isolation", "").strip().lower() == "read_committed":
+        raise ValidationError(
+            f"{framing.value} have no UUIDs to sequence by: set framing to json, csv or fixed, or leave this out",
+            "isolation",
+        )
     options = ReadOptions(
         BrokerAccess.of(given) if broker else None,
         path and _store_url(path),
@@ -166,6 +171,7 @@ def _parsed(given: Mapping[str, str]) -> ReadOptions:
         given.get("fileRoot", ""),
         given.get("descriptorFile", ""),
         given.get("messageName", ""),
+        read("timeZone", _time_zone, ""),
         read("where", _where, ()),
         read("maxBytesPerTrigger", _size, None),
         read("maxFilesPerTrigger", _count, None),
@@ -207,7 +213,7 @@ _KNOWN = {
         *("broker", "path", "journal", "journals", "journalPattern", "selector", *SECURITY_OPTIONS),
         *("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp"),
         *("framing", "isolation", "uuidField", "splitSize", "failOnDataLoss", "includeMetadata", "mode"),
-        *("tail", "verifySha1", "fileRoot", "descriptorFile", "messageName", "where"),
+        *("tail", "verifySha1", "fileRoot", "descriptorFile", "messageName", "timeZone", "where"),
         *("maxBytesPerTrigger", "maxFilesPerTrigger", "listingIntervalMs"),
     )
 }
@@ -313,6 +319,13 @@ def _timestamp(name: str, text: str) -> int | None:
             "expected a time such as 2026-11-16T04:00:00Z, or milliseconds since 1970", name
         ) from None
     return -int(-(moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() // 1)
+
+
+def _time_zone(name: str, text: str) -> str:
+    """Whether there is one of that name only those know who have a list of them."""
+    if not re.fullmatch(r"[A-Za-z][\w/+:-]*|[+-]\d{1,2}(:?\d\d)?", text.strip()):
+        raise ValidationError("expected a time zone such as Europe/Berlin or +02:00", name)
+    return text.strip()
 
 
 def _field_path(name: str, text: str) -> tuple[str, ...]:

@@ -9,11 +9,13 @@ import pyarrow as pa
 
 from consumer.message.message_uuid import MessageUUID, unix_nanos_of
 from spark_readers.parse_columns import MalformedRecordError, Parsed, conformed, parse
-from spark_readers.read_options import Framing, ReadOptions
+from spark_readers.read_options import Framing, Mode, ReadOptions
 
 BATCH_BYTES = 8 << 20
 """A query of DuckDB costs milliseconds before its first row, so a batch is worth some."""
 BATCH_ROWS = 131_072
+SLICE_BYTES = 1 << 20
+"""Of messages that are added at once, so that a batch is not much larger than it should be."""
 
 METADATA = {
     "_journal": "string",
@@ -48,8 +50,13 @@ class RowBuffer:
         self._schema = schema
         self._options = options
         self._data = pa.schema([field for field in schema if field.name not in METADATA])
-        self._needs_payloads = len(self._data) > 0
+        # Whether a record is malformed shows in its payload, even if nothing else of it is asked for.
+        self._needs_payloads = len(self._data) > 0 or (
+            options.mode is not Mode.PERMISSIVE and options.framing in (Framing.JSON, Framing.FIXED)
+        )
         self._skips_blanks = options.framing is Framing.JSON
+        # Malformed records, by mode DROPMALFORMED.
+        self.dropped = 0
         self._clear()
 
     def _clear(self) -> None:
@@ -68,8 +75,8 @@ class RowBuffer:
         place: Place,
     ) -> None:
         """`uuids` may be empty if nobody asks for times."""
-        if self._skips_blanks and b"" in payloads:
-            # Spark makes no row of a blank line of JSON either.
+        # Spark makes no row of a blank line of JSON either.
+        if self._skips_blanks and not all(payload.strip() for payload in payloads):
             kept = [at for at, payload in enumerate(payloads) if payload.strip()]
             payloads = [payloads[at] for at in kept]
             begins = [begins[at] for at in kept]
@@ -79,7 +86,8 @@ class RowBuffer:
         self._payloads.extend(payloads)
         self._begins.extend(begins)
         self._uuids.extend(uuids)
-        self._bytes += begins[-1] - begins[0] + len(payloads[-1])
+        # Not by offsets: messages of a transaction come after others that were written later.
+        self._bytes += sum(map(len, payloads))
         if self._places and self._places[-1][1] is place:
             self._places[-1] = (self._places[-1][0] + len(payloads), place)
         else:
@@ -119,6 +127,8 @@ class RowBuffer:
                 if parsed.kept is not None:
                     column = column.take(parsed.kept)
             columns.append(column)
+        if parsed.kept is not None:
+            self.dropped += len(self._begins) - len(parsed.kept)
         self._clear()
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
@@ -139,6 +149,17 @@ class RowBuffer:
                 return conformed(pa.array(micros, pa.timestamp("us", "UTC")), field.type)
             case name:
                 return _repeated(_of_place(name), self._places, field.type)
+
+
+def slices(payloads: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+    """Where to cut, so that each slice has no more than some bytes, or is one message."""
+    begin = held = 0
+    for at, length in enumerate(map(len, payloads)):
+        if held and held + length > SLICE_BYTES:
+            yield begin, at
+            begin, held = at, 0
+        held += length
+    yield begin, len(payloads)
 
 
 def gathered(arrays: Iterable[pa.Array], count_min: int) -> Iterator[pa.Array]:

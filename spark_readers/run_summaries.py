@@ -12,10 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import NamedTuple
 
-from protocol.errors import CorruptError, UnavailableError
+from protocol.errors import CorruptError
 from spark_readers.clock_summary import Carry, ProducerCarry, Summary, stretches
 from spark_readers.fragment_access import FragmentAccess, fragment_access
 from spark_readers.fragment_task import Piece, Run
+from spark_readers.message_batches import PartialMessageError
 from spark_readers.piece_messages import Extractor, extractor_of, summarise_run
 from spark_readers.read_options import ReadOptions
 
@@ -28,29 +29,36 @@ class RunSummaries(NamedTuple):
     run: Run
     # In order, and together all of the run.
     summaries: Sequence[Summary]
+    # What was taken out of it.
+    skipped: Sequence[Piece] = ()
 
 
-def run_summaries(
-    access: FragmentAccess, run: Run, options: ReadOptions, extract: Extractor, begin: int | None = None
-) -> RunSummaries:
-    """From `begin`, where a message begins, or all of it."""
+def run_summaries(access: FragmentAccess, run: Run, options: ReadOptions, extract: Extractor) -> RunSummaries:
+    """An outage is no loss of data: it fails the scan, whatever is to be passed over."""
     try:
-        return RunSummaries(run, (summarise_run(access, run, options, extract, begin),))
-    except (CorruptError, UnavailableError):
+        return RunSummaries(run, (summarise_run(access, run, options, extract),))
+    except PartialMessageError:
+        # Its bytes are what was written, and no task passes them over either.
+        raise
+    except CorruptError:
         if options.fail_on_data_loss:
             raise
     # What a bad piece told before it failed must not count, so each is summarised by itself.
     pieces: list[Piece] = []
     summaries: list[Summary] = []
+    skipped: list[Piece] = []
     for piece in run.pieces:
         try:
-            summary = summarise_run(access, replace(run, pieces=(piece,)), options, extract, begin)
-        except (CorruptError, UnavailableError) as error:
+            summary = summarise_run(access, replace(run, pieces=(piece,)), options, extract)
+        except PartialMessageError:
+            raise
+        except CorruptError as error:
             log.warning("a piece of a fragment is skipped, as failOnDataLoss is false: %s", error)
+            skipped.append(piece)
             continue
         pieces.append(piece)
         summaries.append(summary)
-    return RunSummaries(replace(run, pieces=tuple(pieces)), summaries)
+    return RunSummaries(replace(run, pieces=tuple(pieces)), summaries, skipped)
 
 
 def summarised(runs: Sequence[Run], options: ReadOptions) -> list[RunSummaries]:
@@ -58,8 +66,19 @@ def summarised(runs: Sequence[Run], options: ReadOptions) -> list[RunSummaries]:
     access = fragment_access(options)
     extract = extractor_of(options)
     with ThreadPoolExecutor(SUMMARIES_AT_ONCE_MAX, thread_name_prefix="summaries") as threads:
-        found = threads.map(lambda run: run_summaries(access, run, options, extract), runs)
-        return [of for of in found if of.run.pieces]
+        found = list(threads.map(lambda run: run_summaries(access, run, options, extract), runs))
+    tell_skipped([piece for of in found for piece in of.skipped])
+    return [of for of in found if of.run.pieces]
+
+
+def tell_skipped(pieces: Sequence[Piece]) -> None:
+    """On the driver and in tasks alike: what one has skipped the other is not given."""
+    if pieces:
+        log.warning(
+            "failOnDataLoss is false: %d pieces of fragments were skipped, with up to %d bytes",
+            len(pieces),
+            sum(piece.end - piece.begin for piece in pieces),
+        )
 
 
 def sequenced_from(carry: Carry, found: Sequence[RunSummaries]) -> tuple[list[Run], dict[bytes, ProducerCarry]]:

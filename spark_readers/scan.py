@@ -14,9 +14,10 @@ from spark_readers.fragment_access import FragmentAccess, fragment_access
 from spark_readers.fragment_task import FragmentTask, Run
 from spark_readers.json_schema import infer
 from spark_readers.loop_thread import loop_thread
-from spark_readers.message_batches import PartialMessageError
+from spark_readers.message_batches import Garbage, PartialMessageError
+from spark_readers.parse_columns import CORRUPT_RECORD
 from spark_readers.piece_messages import piece_messages
-from spark_readers.read_options import ReadOptions
+from spark_readers.read_options import Mode, ReadOptions
 from spark_readers.run_summaries import sequenced_from, summarised
 from spark_readers.scan_plan import JournalScan, TaskPacker, cut, loss_of, open_bytes_of, plan_journal
 
@@ -76,13 +77,16 @@ def sequenced(runs: Sequence[Run], options: ReadOptions) -> list[Run]:
 
 
 def inferred_schema(options: ReadOptions) -> dict[str, Any]:
-    """Of the first records of the first journals, in the JSON form of Spark's schemas."""
-    return infer(_sample(options))
+    """Of the first records of the first journals, in the JSON form of Spark's schemas.
+
+    With a column for malformed ones if there are any among them and the mode keeps them, as of Spark's own readers.
+    """
+    return infer(_sample(options), CORRUPT_RECORD if options.mode is Mode.PERMISSIVE else "")
 
 
 def sample_columns(options: ReadOptions) -> bytes | None:
     """The first record there is, which tells how many columns CSV has."""
-    return next(_sample(options), None)
+    return next((record for record in _sample(options) if type(record) is not Garbage), None)
 
 
 def _sample(options: ReadOptions) -> Iterator[bytes]:

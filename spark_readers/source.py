@@ -30,6 +30,7 @@ from spark_readers.proto_columns import message_class, proto_schema
 from spark_readers.read_options import Framing, ReadOptions
 from spark_readers.row_buffer import METADATA
 from spark_readers.scan import inferred_schema, plan_tasks, sample_columns
+from spark_readers.session_zone import zoned
 from spark_readers.stream_reader import GazetteStreamReader
 from spark_readers.task_rows import task_rows
 
@@ -78,7 +79,7 @@ class GazetteReader(DataSourceReader):
         if partition.value is None:
             return iter(())
         schema = to_arrow_schema(self._schema, timezone="UTC")
-        return task_rows(FragmentTask.unpack(partition.value), schema, self._options)
+        return task_rows(FragmentTask.unpack(partition.value), schema, zoned(self._options))
 
 
 def schema_of(options: ReadOptions) -> dict[str, Any]:

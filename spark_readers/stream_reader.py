@@ -34,6 +34,7 @@ from spark_readers.fragment_task import FragmentTask
 from spark_readers.journal_listing import JournalListing
 from spark_readers.read_options import Bound, ReadOptions
 from spark_readers.scan_plan import DataLossError, JournalScan, plan_journal
+from spark_readers.session_zone import zoned
 from spark_readers.stream_backlog import backlog
 from spark_readers.stream_batch import NEXT_STEP, StreamBatch, plan_batch, tell_loss
 from spark_readers.stream_offset import StreamOffset
@@ -120,7 +121,7 @@ class GazetteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         schema = to_arrow_schema(self._schema, timezone="UTC")
-        return task_rows(FragmentTask.unpack(partition.value), schema, self._options)
+        return task_rows(FragmentTask.unpack(partition.value), schema, zoned(self._options))
 
     def _keep(self, start: Json, batch: StreamBatch) -> Json:
         end = batch.end.to_json()

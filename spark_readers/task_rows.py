@@ -11,6 +11,7 @@ import hashlib
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
@@ -19,26 +20,28 @@ import pyarrow as pa
 
 from fragment.heap import keep_freed_memory
 from protocol.codec import CompressionCodec
-from protocol.errors import CorruptError, GazetteError, UnavailableError
+from protocol.errors import CorruptError, GazetteError
 from protocol.fragment import Fragment
-from spark_readers.clock_summary import settlement
 from spark_readers.commit_sieve import CommitSieve
+from spark_readers.foresight import Foresight
 from spark_readers.fragment_access import FragmentAccess, fragment_access, object_name
 from spark_readers.fragment_task import FragmentTask, Piece, Run
 from spark_readers.local_copy import local_copy
 from spark_readers.message_batches import MessageBatch, PartialMessageError
-from spark_readers.packed_shape import checks_itself, looks_whole
+from spark_readers.packed_shape import checks_itself, last_byte, looks_whole
 from spark_readers.parse_columns import CORRUPT_RECORD, check_value_schema, read_json_file
 from spark_readers.path_keys import path_keys
-from spark_readers.piece_messages import Extractor, extractor_of, piece_begins, piece_messages
-from spark_readers.read_options import Framing, Isolation, Mode, ReadOptions
-from spark_readers.row_buffer import BATCH_ROWS, METADATA, Message, Place, RowBuffer, gathered
-from spark_readers.run_summaries import run_summaries
+from spark_readers.piece_messages import Extractor, extractor_of, piece_begins, piece_messages, run_uuids
+from spark_readers.read_options import Framing, Mode, ReadOptions
+from spark_readers.row_buffer import BATCH_ROWS, METADATA, Message, Place, RowBuffer, gathered, slices
+from spark_readers.run_summaries import tell_skipped
 
 log = logging.getLogger(__name__)
 
 WAITING_BYTES_MAX = 64 << 20
-"""Of messages whose acknowledgement was not met yet. Beyond it, the rest of the run is looked through for it."""
+"""Of messages whose acknowledgement was not met yet. Beyond it, the rest of the run is looked through for it, once."""
+MESSAGE_BYTES = 200
+"""What a message that waits takes besides its payload."""
 FILE_BYTES_MIN = 256 << 10
 """Smaller fragments are read sooner with others than each as a file of its own."""
 BLOCK_BYTES_MAX = 16 << 20
@@ -51,19 +54,15 @@ def task_rows(task: FragmentTask, schema: pa.Schema, options: ReadOptions) -> It
     for run in task.runs:
         yield from reader.run(run)
     yield from reader.rest()
-    if reader.skipped:
-        log.warning(
-            "failOnDataLoss is false: %d pieces of fragments were skipped, with up to %d bytes",
-            reader.skipped,
-            reader.skipped_bytes,
-        )
+    reader.tell()
 
 
 class _TaskReader:
     def __init__(self, schema: pa.Schema, options: ReadOptions) -> None:
-        self.skipped = 0
-        self.skipped_bytes = 0
         self._schema = schema
+        self._skipped: list[Piece] = []
+        # Of the run under way: which pieces can be read, as far as that was found out.
+        self._readable: dict[Piece, bool] = {}
         self._options = options
         self._access: FragmentAccess = fragment_access(options)
         self._extract: Extractor = extractor_of(options)
@@ -78,11 +77,12 @@ class _TaskReader:
         if options.framing in (Framing.BYTES, Framing.LINES) or (
             options.framing is Framing.FIXED and not options.descriptor_file
         ):
-            check_value_schema(pa.schema([field for field in schema if field.name not in METADATA]))
+            data = pa.schema([field for field in schema if field.name not in METADATA])
+            check_value_schema(data, options.framing)
 
     def run(self, run: Run) -> Iterator[pa.RecordBatch]:
-        sequences = self._options.framing is not Framing.BYTES and self._options.framing is not Framing.LINES
-        if sequences and self._options.isolation is Isolation.READ_COMMITTED:
+        self._readable = {}
+        if self._options.sequences:
             yield from self._committed(run)
             return
         for piece in run.pieces:
@@ -105,6 +105,12 @@ class _TaskReader:
         if batch is not None and batch.num_rows:
             yield batch
 
+    def tell(self) -> None:
+        """What there are no rows of."""
+        tell_skipped(self._skipped)
+        if self._buffer.dropped:
+            log.warning("mode is DROPMALFORMED: %d malformed records were dropped", self._buffer.dropped)
+
     def _full(self) -> Iterator[pa.RecordBatch]:
         if self._buffer.is_full:
             yield from self.rest()
@@ -118,7 +124,7 @@ class _TaskReader:
             for batch in self._messages(run, piece):
                 uuids = self._extract(list(batch.payloads))
                 for begin, payload, uuid in zip(batch.begins, batch.payloads, uuids, strict=True):
-                    take(begin, uuid, (begin, payload, uuid, place), delivered, len(payload))
+                    take(begin, uuid, (begin, payload, uuid, place), delivered, len(payload) + MESSAGE_BYTES)
                 if sieve.waiting_size > WAITING_BYTES_MAX:
                     self._look_ahead(run, batch.end, sieve, delivered)
                 yield from self._delivered(delivered)
@@ -128,17 +134,24 @@ class _TaskReader:
     def _delivered(self, delivered: list[Message]) -> Iterator[pa.RecordBatch]:
         for _, part in groupby(delivered, key=_identity_of_place):
             begins, payloads, uuids, (place, *_) = zip(*part, strict=True)
-            if place.emits:
-                self._buffer.add(payloads, begins, uuids if self._wants_uuids else (), place)
+            if not place.emits:
+                continue
+            for first, last in slices(payloads):
+                times = uuids[first:last] if self._wants_uuids else ()
+                self._buffer.add(payloads[first:last], begins[first:last], times, place)
                 yield from self._full()
         delivered.clear()
 
     def _look_ahead(self, run: Run, begin: int, sieve: CommitSieve[Message], delivered: list[Message]) -> None:
-        rest = run_summaries(self._access, run, self._options, self._extract, begin).summaries
-        sieve.settle({**run.stretch.settlement, **settlement(sieve.carry(), rest)}, delivered)
+        foresight = Foresight(sieve.carry())
+        readable = replace(run, pieces=tuple(piece for piece in run.pieces if self._is_readable(run, piece)))
+        for at, uuid, size in run_uuids(self._access, readable, self._options, self._extract, begin):
+            foresight.take(at, uuid, size + MESSAGE_BYTES)
+        foresight.end(run.stretch.settlement)
+        sieve.foresee(foresight, delivered)
 
     def _messages(self, run: Run, piece: Piece) -> Iterator[MessageBatch]:
-        if not self._options.fail_on_data_loss and not self._is_readable(run, piece):
+        if not self._is_readable(run, piece):
             return
         try:
             yield from piece_messages(self._access, run.journal, piece, self._options.framing)
@@ -146,7 +159,7 @@ class _TaskReader:
             self._drop_rest(error)
 
     def _begins(self, run: Run, piece: Piece) -> Iterator[pa.Array]:
-        if not self._options.fail_on_data_loss and not self._is_readable(run, piece):
+        if not self._is_readable(run, piece):
             return
         try:
             yield from piece_begins(self._access, run.journal, piece)
@@ -159,16 +172,23 @@ class _TaskReader:
         log.warning("the rest of a piece of a fragment is dropped, as mode is DROPMALFORMED: %s", error)
 
     def _is_readable(self, run: Run, piece: Piece) -> bool:
-        """Whether all of it can be read, which is known only when it was: so no row of it is given before."""
-        try:
-            for _ in piece_messages(self._access, run.journal, piece, Framing.BYTES):
-                pass
-        except (CorruptError, UnavailableError) as error:
-            self.skipped += 1
-            self.skipped_bytes += piece.end - piece.begin
-            log.warning("a piece of a fragment is skipped, as failOnDataLoss is false: %s", error)
-            return False
-        return True
+        """Whether all of it can be read, which is known only when it was: so no row of it is given before.
+
+        Only if failOnDataLoss is false: else whoever reads it finds out. An outage is no loss, and fails the task.
+        """
+        if self._options.fail_on_data_loss:
+            return True
+        if piece not in self._readable:
+            try:
+                for _ in piece_messages(self._access, run.journal, piece, Framing.BYTES):
+                    pass
+            except CorruptError as error:
+                self._skipped.append(piece)
+                log.warning("a piece of a fragment is skipped, as failOnDataLoss is false: %s", error)
+                self._readable[piece] = False
+            else:
+                self._readable[piece] = True
+        return self._readable[piece]
 
     def _is_for_duckdb(self, piece: Piece) -> bool:
         options, names = self._options, self._schema.names
@@ -197,7 +217,7 @@ class _TaskReader:
             if file is not None:
                 path, suffix = file
                 try:
-                    yield from read_json_file(str(path), suffix, self._schema)
+                    yield from read_json_file(str(path), suffix, self._schema, self._options.time_zone)
                 except duckdb.Error as error:
                     raise CorruptError(f"{object_name(of)} could not be read: {str(error)[:200]}") from error
                 return
@@ -211,20 +231,22 @@ class _TaskReader:
         """A file of which DuckDB cannot read wrong rows, and its suffix; None if there is something wrong with it.
 
         DuckDB verifies the checksums of zstandard frames, but neither those of gzip nor raw bytes. To unpack gzip here,
-        which verifies its SHA-1, and have it read raw takes about as long as to have DuckDB unpack it.
+        which verifies its SHA-1, and have it read raw takes about as long as to have DuckDB unpack it. And it makes a
+        row of a last line that no newline ends, which is an error.
         """
         path = self._access.local_path(of)
         if of.codec is CompressionCodec.ZSTANDARD:
             packed = path or stack.enter_context(local_copy(self._access.packed(of)))
-            if not looks_whole(of, packed):
-                return None
-            if checks_itself(packed):
+            if looks_whole(of, packed) and checks_itself(packed) and last_byte(of, packed) == b"\n":
                 return packed, of.codec.suffix
-        elif of.codec is CompressionCodec.NONE and path is not None:
+        raw = replace(of, codec=CompressionCodec.NONE)
+        if of.codec is CompressionCodec.NONE and path is not None:
             with path.open("rb") as file:
-                return (path, of.codec.suffix) if hashlib.file_digest(file, "sha1").digest() == of.sum else None
-        content = stack.enter_context(local_copy(self._access.content(of, of.begin, of.end)))
-        return content, CompressionCodec.NONE.suffix
+                is_right = hashlib.file_digest(file, "sha1").digest() == of.sum
+        else:
+            path = stack.enter_context(local_copy(self._access.content(of, of.begin, of.end)))
+            is_right = True
+        return (path, raw.codec.suffix) if is_right and last_byte(raw, path) == b"\n" else None
 
 
 _DUCKDB_CODECS = (CompressionCodec.NONE, CompressionCodec.GZIP, CompressionCodec.ZSTANDARD)

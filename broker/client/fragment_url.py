@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fragment.fragment_reader import ByteSource
+from fragment.stores.blob_store import BlobNotFoundError
 from fragment.stores.filesystem import Folder
 from protocol.codec import CompressionCodec
 from protocol.errors import UnavailableError, ValidationError
@@ -72,7 +73,7 @@ class _File:
     async def size(self) -> int:
         size = await self.folder.size(self.key)
         if size is None:
-            raise UnavailableError("a fragment's file is not below the folder for file:// URLs")
+            raise BlobNotFoundError("a fragment's file is not below the folder for file:// URLs")
         return size
 
     async def open(self, offset: int, length: int | None) -> AsyncGenerator[bytes, None]:
@@ -86,5 +87,7 @@ class _File:
                     if chunk is None:
                         return
                     yield chunk
+        except FileNotFoundError as error:
+            raise BlobNotFoundError("a fragment's file is not below the folder for file:// URLs") from error
         except (OSError, TimeoutError, ValidationError) as error:
             raise UnavailableError(f"a fragment's file could not be read ({type(error).__name__})") from error

@@ -11,14 +11,18 @@ from urllib.parse import urlsplit
 import aiohttp
 from yarl import URL
 
+from fragment.stores.blob_store import NO_BUCKET, BlobNotFoundError
 from protocol.codec import CompressionCodec
 from protocol.errors import UnavailableError
 
 CHUNK_BYTES = 256 << 10
 Sized = Callable[[int], None]
 """Is told the size of an object that is opened, as it is stored."""
+ANSWER_BYTES_MAX = 4 << 10
+"""Of what a store says about a refusal."""
 
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)").fullmatch
+_PAST_END = 416
 
 
 class HttpObjects:
@@ -49,6 +53,8 @@ class _HttpObject:
     async def size(self) -> int:
         """By a GET of one byte: a URL that is signed for GET is good for nothing else."""
         async with self._get("bytes=0-0") as response:
+            if response.status == _PAST_END:
+                return 0
             size = _size(response)
             if size is None:
                 raise UnavailableError(
@@ -60,6 +66,8 @@ class _HttpObject:
     async def open(self, offset: int, length: int | None) -> AsyncGenerator[bytes, None]:
         wanted = None if not offset and length is None else _range(offset, length)
         async with self._get(wanted) as response:
+            if response.status == _PAST_END:
+                return
             skipped = self._skipped(response, offset)
             if self.sized is not None and (size := _size(response)) is not None:
                 self.sized(size)
@@ -103,9 +111,21 @@ class _HttpObject:
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise self._unavailable(error) from error
         async with opened as response:
-            if response.status not in (200, 206):
+            if response.status in (404, 410) and not await self._lacks_bucket(response):
+                raise BlobNotFoundError(f"{self._host}: the store has no such object ({response.status})")
+            # A range that begins past the end is empty, as of other stores: the object is shorter than was thought.
+            if response.status not in (200, 206, _PAST_END):
                 raise UnavailableError(f"{self._host}: the store answered {response.status} when a fragment was read")
             yield response
+
+    async def _lacks_bucket(self, response: aiohttp.ClientResponse) -> bool:
+        """Then nothing is known of the object."""
+        try:
+            told = await response.content.read(ANSWER_BYTES_MAX)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._unavailable(error) from error
+        words = told.decode(errors="replace") + response.headers.get("x-ms-error-code", "")
+        return any(code in words for code in NO_BUCKET)
 
     @property
     def _host(self) -> str:

@@ -98,7 +98,7 @@ class Fault:
 
 
 # Answers that mean "no such bucket" or "bucket switched off", beside those told by their status alone.
-_NO_BUCKET = {
+NO_BUCKET = {
     *("NoSuchBucket", "AllAccessDisabled"),
     *("ContainerNotFound", "ContainerDisabled", "ContainerBeingDeleted", "AccountIsDisabled"),
     "NoBaseFolder",
@@ -113,9 +113,9 @@ def error_of(store: str, operation: str, path: str, fault: Fault) -> GazetteErro
     """
     shown = f"{fault.status} {fault.code}" if fault.status else fault.code
     asked_for_object = operation in ("get", "size", "remove")
-    if fault.status == 404 and asked_for_object and fault.code not in _NO_BUCKET:
+    if fault.status == 404 and asked_for_object and fault.code not in NO_BUCKET:
         return BlobNotFoundError(f"{store}: there is no object {path[:200]!r}")
-    if fault.status in (401, 403, 404) or fault.code in _NO_BUCKET:
+    if fault.status in (401, 403, 404) or fault.code in NO_BUCKET:
         return StoreDeniedError(
             f"{store} refused to {operation} ({shown}): "
             "check that it exists and that the credentials of this process may use it"

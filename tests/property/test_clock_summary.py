@@ -19,6 +19,7 @@ from spark_readers.clock_summary import (
     summarise,
 )
 from spark_readers.commit_sieve import CommitSieve
+from spark_readers.foresight import LONG_BYTES_MIN, Foresight
 from tests.support.stretches import carried, sieved
 from tests.support.uuid_histories import uuid_histories
 
@@ -105,16 +106,27 @@ def test_a_stream_delivers_in_two_batches_what_one_scan_does(messages: list[Mess
     assert sorted(early + late) == sorted(sequenced(messages))
 
 
-@given(MESSAGES, st.integers(0, 40))
-def test_looking_ahead_changes_nothing_but_when(messages: list[MessageUUID], at: int) -> None:
+@settings(max_examples=1500)
+@given(MESSAGES, st.integers(0, 40), st.integers(0, 40), st.integers(1, 4))
+def test_looking_ahead_changes_nothing_but_when(messages: list[MessageUUID], begin: int, at: int, long: int) -> None:
+    """In a run that begins and ends within transactions, of which those of `long` messages or more are noted."""
     numbered = list(enumerate(messages))
-    sieve = CommitSieve[int]({}, {})
+    begin, at = sorted((begin % (len(messages) + 1), at % (len(messages) + 1)))
+    end = max(at, len(messages) - 5)
+    parts = (numbered[:begin], numbered[begin:end], numbered[end:])
+    (_, stretch, _), _ = stretches({}, [[summarise(part)] for part in parts])
+    sieve = CommitSieve[int](stretch.carry, stretch.settlement)
     delivered: list[int] = []
-    for begin, uuid in numbered[:at]:
-        sieve.take(begin, uuid, begin, delivered)
-    sieve.settle(settlement(sieve.carry(), [summarise(numbered[at:])]), delivered)
-    assert sieve.waiting_size == 0
-    for begin, uuid in numbered[at:]:
-        sieve.take(begin, uuid, begin, delivered)
+    for place, uuid in numbered[begin:at]:
+        sieve.take(place, uuid, place, delivered)
+    foresight = Foresight(sieve.carry())
+    for place, uuid in numbered[at:end]:
+        foresight.take(place, uuid, -(-LONG_BYTES_MIN // long))
+    foresight.end(stretch.settlement)
+    sieve.foresee(foresight, delivered)
+    for place, uuid in numbered[at:end]:
+        # Of short transactions up to so many messages wait, of each of the few producers, and of long ones none.
+        assert long > 1 or sieve.waiting_size == 0
+        sieve.take(place, uuid, place, delivered)
     sieve.end(delivered)
-    assert sorted(delivered) == sorted(sequenced(messages))
+    assert sorted(delivered) == sorted(sieved(numbered[begin:end], stretch.carry, stretch.settlement))

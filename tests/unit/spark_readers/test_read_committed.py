@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,11 +15,14 @@ import spark_readers.task_rows
 from consumer.message.message_uuid import Flags, MessageUUID, parse_text
 from protocol.codec import CompressionCodec
 from protocol.errors import CorruptError
-from spark_readers.clock_summary import ProducerCarry
+from protocol.fragment import Fragment
+from spark_readers.clock_summary import ProducerCarry, Stretch
+from spark_readers.fragment_access import FragmentAccess
 from spark_readers.fragment_task import FragmentTask
+from spark_readers.row_buffer import BATCH_BYTES, SLICE_BYTES
 from spark_readers.scan import plan_tasks
 from spark_readers.uuid_extract import json_extractor, parsed_uuid
-from tests.support.fragment_bag import options_of, put, rows_of
+from tests.support.fragment_bag import options_of, put, rows_of, rows_of_tasks
 from tests.support.golden import Case, case_id, cases
 from tests.support.stretches import sieved
 
@@ -106,6 +111,83 @@ def test_what_waits_is_bounded_and_looked_for_ahead(tmp_path: Path, monkeypatch:
         begin += len(content[0])
     rows = rows_of(options_of(path=tmp_path, framing="json"), NUMBERS)
     assert sorted(row["n"] for row in rows) == [0, 1]
+
+
+def test_a_run_is_looked_through_once_however_often_messages_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_readers.task_rows, "WAITING_BYTES_MAX", 300_000)
+    pad = "x" * 23_000
+    messages, clock = [], 16
+    for transaction in range(10):
+        for n in range(100):
+            clock += 16
+            messages.append(line(100 * transaction + n, clock, 1, pad=pad))
+            # Another producer, whose transactions are short.
+            messages.append(line(-1, clock, n % 2 + 1, "030000000003"))
+        clock += 16
+        # Each second one is rolled back.
+        messages.append(line(-2, clock if transaction % 2 else 16, 2))
+    put(tmp_path, "acme/orders", 0, [b"".join(messages)], CompressionCodec.GZIP)
+    reads: list[int] = []
+    content = FragmentAccess.content
+
+    def counted(self: FragmentAccess, of: Fragment, begin: int, end: int) -> Iterator[bytes]:
+        reads.append(begin)
+        return content(self, of, begin, end)
+
+    monkeypatch.setattr(FragmentAccess, "content", counted)
+    rows = rows_of(options_of(path=tmp_path, framing="json"), NUMBERS)
+    numbers = sorted(row["n"] for row in rows if row["n"] >= 0)
+    assert numbers == [n for n in range(1000) if n // 100 % 2]
+    assert len(reads) == 2
+    assert reads[1] > 0
+
+
+def test_what_a_stream_owes_is_read_without_looking_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That the transaction was committed is why it is read again."""
+    monkeypatch.setattr(spark_readers.task_rows, "WAITING_BYTES_MAX", 1000)
+    of, _ = put(tmp_path, "acme/orders", 0, [line(n, 16 * n + 160, 1, pad="x" * 200_000) for n in range(20)])
+    options = options_of(path=tmp_path, framing="json")
+    (run,) = FragmentTask.unpack(plan_tasks(options)[0]).runs
+    producer = bytes.fromhex("010000000001")
+    stretch = Stretch({producer: ProducerCarry(159, 16 * 19 + 160, 0)}, {producer: 16 * 9 + 160})
+    opened: list[int] = []
+    content = FragmentAccess.content
+
+    def counted(self: FragmentAccess, of: Fragment, begin: int, end: int) -> Iterator[bytes]:
+        opened.append(begin)
+        return content(self, of, begin, end)
+
+    monkeypatch.setattr(FragmentAccess, "content", counted)
+    task = FragmentTask((replace(run, stretch=stretch, replays=True),))
+    assert [row["n"] for row in rows_of_tasks([task], options, NUMBERS)] == [*range(10)]
+    assert opened == [of.begin]
+
+
+@pytest.mark.parametrize("mib", [1, 40])
+def test_batches_are_bounded_in_whatever_order_messages_are_delivered(tmp_path: Path, mib: int) -> None:
+    """A transaction comes after what others wrote meanwhile, so that offsets go back: they do not measure anything."""
+    pad = "x" * 4000
+    clock = 160
+    messages = [line(0, clock, 1, pad=pad)]
+    for n in range(mib * 250):
+        clock += 16
+        messages.append(line(n, clock, 1, pad=pad))
+        if n % 1000 == 999:
+            messages.append(line(n, clock, 0, "030000000003"))
+    messages.append(line(0, clock + 16, 2))
+    put(tmp_path, "acme/orders", 0, [b"".join(messages)], CompressionCodec.GZIP)
+    options = options_of(path=tmp_path, framing="json")
+    (task,) = plan_tasks(options)
+    sizes = [
+        batch.nbytes
+        for batch in spark_readers.task_rows.task_rows(
+            FragmentTask.unpack(task), pa.schema([("pad", pa.string())]), options
+        )
+    ]
+    assert sum(sizes) >= mib * 250 * 4000
+    assert max(sizes) <= BATCH_BYTES + SLICE_BYTES + 10_000
 
 
 @pytest.mark.parametrize("split", ["1m", "2m", "3m", "5m"])
