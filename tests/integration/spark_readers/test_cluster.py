@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import pytest_asyncio
@@ -16,6 +17,7 @@ import spark_readers
 from broker.client.blocking import BlockingClient
 from protocol.codec import CompressionCodec
 from protocol.label import LabelSet
+from spark_readers import resolve_offsets
 from tests.support.broker_cluster import BrokerCluster, broker_cluster, journal_spec
 from tests.support.etcd_server import EtcdServer
 from tests.support.eventually import eventually
@@ -114,6 +116,30 @@ def _stored(address: str) -> bool:
             for name in JOURNALS
             if name != FRESH
         )
+
+
+async def test_without_the_tail_nothing_is_read_through_brokers(spark: SparkSession, cluster: BrokerCluster) -> None:
+    address = cluster.brokers["broker-0"].address
+    with BlockingClient(address) as client:
+        client.append(FRESH, record(0))
+    chosen = "name:prefix=spark/"
+    with_tail, stored = [
+        await asyncio.to_thread(partial(resolve_offsets, broker=address, selector=chosen, tail=tail))
+        for tail in (True, False)
+    ]
+    assert stored[FRESH][1] < with_tail[FRESH][1]
+    table = spark_readers.read_journals(
+        spark,
+        broker=address,
+        selector=chosen,
+        tail=False,
+        framing="bytes",
+        columns="value binary, _journal string, _fragment string",
+    )
+    rows = await asyncio.to_thread(table.collect)
+    assert None not in {row["_fragment"] for row in rows}
+    for journal, (begin, end) in stored.items():
+        assert sum(len(row["value"]) for row in rows if row["_journal"] == journal) == end - begin
 
 
 async def test_the_store_alone_has_what_was_stored(

@@ -12,11 +12,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from protocol.codec import CompressionCodec
-from protocol.errors import UnavailableError
+from protocol.errors import CorruptError, GazetteError, UnavailableError
 from protocol.fragment import Fragment
 from protocol.gen import journal_pb2 as pb
 from protocol.route import EtcdRevision, Header, ProcessId, Route
 from spark_readers.fragment_access import ATTEMPTS_MAX, FragmentAccess
+from spark_readers.scan_plan import DataLossError
 from tests.support.coding import encoded
 from tests.support.fragment_bag import options_of
 from tests.support.scripted_broker import Turn, scripted_broker
@@ -27,13 +28,20 @@ CONTENT = b"".join(b"%07d\n" % at for at in range(800_000))
 
 @pytest.fixture
 def store(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Serves one object: whole at ``/good``, the first half at ``/broken``, and to none at ``/expired``."""
+    """Serves one object: whole at ``/good``, the first half at ``/broken``, and to none at ``/expired``.
+
+    ``/short`` is one that has lost all of its bytes. Numbers are the status of an answer.
+    """
     packed = encoded(request.param, [CONTENT])
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            if self.path == "/expired":
-                self.send_error(403)
+            status, _, told = self.path.removeprefix("/").partition("/")
+            if status == "expired" or status.isdigit():
+                self.send_error(403 if status == "expired" else int(status), explain=told)
+                return
+            if status == "short":
+                self.send_error(416)
                 return
             begin = int(self.headers.get("Range", "bytes=0-")[6:].split("-")[0])
             self.send_response(206 if "Range" in self.headers else 200)
@@ -83,6 +91,46 @@ async def test_a_url_that_no_longer_works_is_renewed_and_the_read_goes_on(
     assert [call.metadata_only for call in asked] == [True, True]
     if first == "/broken" and codec is CompressionCodec.NONE:
         assert asked[1].offset > 0
+
+
+@pytest.mark.parametrize("store", [CompressionCodec.NONE, CompressionCodec.ZSTANDARD], indirect=True)
+async def test_all_that_was_read_is_verified_even_if_no_attempt_has_read_it_all(
+    store: str, request: pytest.FixtureRequest
+) -> None:
+    codec = request.node.callspec.params["store"]
+    named = hashlib.sha1(CONTENT[:-1]).digest()
+    of = Fragment(JOURNAL, 0, len(CONTENT), named, codec, "s3://bucket/", 1)
+    async with scripted_broker() as broker:
+        await broker.add(*(told(of, store + path, 0, broker.endpoint) for path in ("/broken", "/good")))
+        access = FragmentAccess(options_of(broker=broker.endpoint, journal=JOURNAL, verifySha1="true"))
+        with closing(access), pytest.raises(CorruptError, match=f"{of.content_name} holds other content"):
+            await asyncio.to_thread(lambda: list(access.content(of, 0, of.end)))
+
+
+@pytest.mark.parametrize("store", [CompressionCodec.NONE], indirect=True)
+@pytest.mark.parametrize(
+    ("path", "error"),
+    [
+        ("/404/NoSuchKey", DataLossError),
+        ("/410", DataLossError),
+        ("/404/NoSuchBucket", UnavailableError),
+        ("/403", UnavailableError),
+        ("/503", UnavailableError),
+        ("/short", CorruptError),
+    ],
+)
+async def test_what_has_vanished_is_told_from_what_is_out_of_reach(
+    store: str, path: str, error: type[GazetteError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_readers.fragment_access.PAUSE_S", 0.001)
+    of = Fragment(JOURNAL, 0, len(CONTENT), hashlib.sha1(CONTENT).digest(), CompressionCodec.NONE, "s3://bucket/", 1)
+    async with scripted_broker() as broker:
+        attempts = ATTEMPTS_MAX if error is UnavailableError else 1
+        await broker.add(*(told(of, store + path, 0, broker.endpoint) for _ in range(attempts)))
+        access = FragmentAccess(options_of(broker=broker.endpoint, journal=JOURNAL))
+        with closing(access), pytest.raises(error, match=of.content_name):
+            await asyncio.to_thread(lambda: list(access.content(of, 0, of.end)))
+        assert len(broker.received) == attempts
 
 
 @pytest.mark.parametrize("store", [CompressionCodec.NONE], indirect=True)
