@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
 from itertools import count
@@ -17,7 +17,7 @@ from spark_readers.fragment_task import FragmentTask
 from spark_readers.read_options import ReadOptions
 from spark_readers.scan import plan_tasks
 from spark_readers.task_rows import task_rows
-from tests.bench.event_store import events_of, put_fragment
+from tests.bench.event_store import events_of, interleaved, put_fragment
 from tests.bench.harness import Contest, begin_peak, benchmark, memory_figure
 
 MIB = 1 << 20
@@ -38,10 +38,17 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="spark-memory-")
 
 
+CONTENTS: dict[str, Callable[[], Iterator[bytes]]] = {
+    "short transactions": partial(events_of, 1),
+    "one transaction over all of it": partial(events_of, 1, True),
+    "two producers in turn, rows of 4 KiB": partial(interleaved, 4 << 10, 48 * MIB),
+}
+
+
 @cache
-def _store(codec: CompressionCodec, content_mib: int, one_transaction: bool) -> str:
-    root = Path(_folder().name) / f"{codec.name}-{content_mib}-{one_transaction}"
-    put_fragment(root, "events/all", 0, events_of(1, one_transaction), content_mib * MIB, (codec,))
+def _store(codec: CompressionCodec, content_mib: int, content: str) -> str:
+    root = Path(_folder().name) / f"{codec.name}-{content_mib}-{content.replace(' ', '-')}"
+    put_fragment(root, "events/all", 0, CONTENTS[content](), content_mib * MIB, (codec,))
     return str(root / codec.name.lower())
 
 
@@ -67,8 +74,8 @@ def _measured(root: str, way: str) -> tuple[int, int]:
         return fresh.submit(_peak_bytes, root, way).result()
 
 
-def memory(codec: CompressionCodec, way: str, one_transaction: bool) -> Iterator[Contest]:
-    small_root, large_root = (_store(codec, mib, one_transaction) for mib in (SMALL_MIB, LARGE_MIB))
+def memory(codec: CompressionCodec, way: str, content: str) -> Iterator[Contest]:
+    small_root, large_root = (_store(codec, mib, content) for mib in (SMALL_MIB, LARGE_MIB))
     small, _ = _measured(small_root, way)
     large, rows = _measured(large_root, way)
     word = "met" if large <= BYTES_MAX else "MISSED"
@@ -82,10 +89,13 @@ def _register() -> None:
     numbers = count(1)
     for way in WAYS:
         for codec in (CompressionCodec.ZSTANDARD, CompressionCodec.GZIP):
-            benchmark(f"spark memory {next(numbers)}: {way}, {codec.name.lower()}")(partial(memory, codec, way, False))
-    benchmark(f"spark memory {next(numbers)}: read committed, one transaction over all of it")(
-        partial(memory, CompressionCodec.ZSTANDARD, "read committed", True)
-    )
+            benchmark(f"spark memory {next(numbers)}: {way}, {codec.name.lower()}")(
+                partial(memory, codec, way, "short transactions")
+            )
+    for content in list(CONTENTS)[1:]:
+        benchmark(f"spark memory {next(numbers)}: read committed, {content}")(
+            partial(memory, CompressionCodec.ZSTANDARD, "read committed", content)
+        )
 
 
 _register()

@@ -119,6 +119,26 @@ def events_of(seed: int, one_transaction: bool = False) -> Iterator[bytes]:
         yield "".join(lines).encode()
 
 
+def interleaved(row_bytes: int, transaction_bytes: int) -> Iterator[bytes]:
+    """Long transactions of large rows, each with a row that another producer commits by itself before their end.
+
+    Read committed delivers that row first, and then goes back to the begin of the transaction.
+    """
+    clock = clock_at(_BEGUN_NANOS)
+    pad = "x" * row_bytes
+
+    def line(producer: int, flags: Flags, text: str) -> str:
+        uuid = build(bytes((1, 2, 3, 4, 5, producer)), clock, flags)
+        return f'{{"_meta":{{"uuid":"{uuid}"}},"country":"{text}"}}\n'
+
+    while True:
+        for _ in range(transaction_bytes // row_bytes):
+            clock = ticked(clock)
+            yield line(1, Flags.CONTINUE_TXN, pad).encode()
+        clock = ticked(clock)
+        yield (line(2, Flags.OUTSIDE_TXN, "PT") + line(1, Flags.ACK_TXN, "")).encode()
+
+
 def _shapes(chance: random.Random) -> list[str]:
     """What comes after the number of an event."""
     shapes = []
