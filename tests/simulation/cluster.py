@@ -417,7 +417,9 @@ class Cluster:
         for reader in self._readers:
             reader.is_active = False
         heads = {journal: self._head(journal) for journal in self.journals}
+        # Most of what is to come is waiting.
         self.etcd.faults.progress_s = 30.0
+        self.etcd.lengthen_leases(60)
         leaks: list[str] = []
         if not self._until(_UPLOADED_S, self._is_uploaded):
             leaks.extend(self._not_uploaded())
@@ -567,7 +569,8 @@ def main(arguments: Sequence[str]) -> int:
     kinds = None if parsed.kinds is None else [FaultKind[name] for name in parsed.kinds.split(",") if name]
     seeds = range(parsed.seed, parsed.seed + parsed.count)
     begun_s = perf_counter()
-    with ProcessPoolExecutor(parsed.jobs) as processes:
+    # What there is by now stays, and need not be looked at whenever garbage is collected.
+    with ProcessPoolExecutor(parsed.jobs, initializer=gc.freeze) as processes:
         verdicts = []
         for verdict in processes.map(partial(_judge, kinds=kinds), seeds, chunksize=8):
             verdicts.append(verdict)
