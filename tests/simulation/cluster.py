@@ -29,11 +29,20 @@ from broker.cluster_keys import BrokerEntity, broker_decoder, route_of
 from broker.durable_head import DurableHead, head_key
 from broker.journal_item import ZONES, JournalItem
 from protocol.codec import CompressionCodec
-from protocol.journal import FragmentPolicy, JournalSpec
+from protocol.journal import FragmentPolicy, JournalSpec, SuspendMode
 from protocol.route import Route
 from tests.simulation.broker_node import ROOT, BrokerNode, Surroundings, node_of, process_id
 from tests.simulation.checkers import Final, FinalJournal, Violation, check
-from tests.simulation.client import Appender, HeadReader, Reader, Scene, StoreReader, journal_key
+from tests.simulation.client import (
+    AppendCall,
+    Appender,
+    HeadReader,
+    Plan,
+    Reader,
+    Scene,
+    StoreReader,
+    journal_key,
+)
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.etcd import Etcd, EtcdFaults
 from tests.simulation.etcd_watch import WatchServer
@@ -129,6 +138,7 @@ class Cluster:
             options.append_length_max,
             options.repeats_unknowns,
             options.names_offsets,
+            options.suspends,
         )
         # What brokers dropped, because an epoch was closed below it, and which of them did.
         self.cuts: list[tuple[str, Span]] = []
@@ -289,6 +299,13 @@ class Cluster:
         self.etcd.commit(Transaction((), (Delete(item_key(ROOT, name)),)))
         chance = self.world.chance
         self.world.after(chance.choice((0.0, 0.02, 1.0, 5.0)), self._create, name)
+
+    def suspend(self, journal: int, chance: Random) -> None:
+        """At once, or as brokers do by themselves: if it has not been written to for a while."""
+        broker = chance.choice(self.brokers)
+        mode = chance.choice((SuspendMode.NOW, SuspendMode.NOW, SuspendMode.IF_FLUSHED))
+        plan = Plan(self.history.barrier("operator", self.journals[journal]), suspend=mode)
+        AppendCall(self.world.outside, broker, self.scene, plan, lambda _: None).start()
 
     def is_settled(self) -> bool:
         return all(map(self._is_safe, self._current.values()))
