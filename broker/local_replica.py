@@ -5,6 +5,7 @@ from __future__ import annotations
 from broker.flow_control import FlowControl
 from broker.replica import Replica
 from broker.spool_worker import SpoolWorker
+from fragment.index import Found, NotYetAvailable
 from fragment.live_index import LiveIndex
 from fragment.spool_file import SpoolFile
 
@@ -32,6 +33,9 @@ class LocalReplica(Replica[SpoolFile]):
     def acked_end(self) -> int:
         """Through where the journal is known to be acknowledged, whether or not the bytes are here."""
         return self.worker.spool.acked_through or 0
+
+    def query(self, offset: int, begin_mod_time: int) -> Found[SpoolFile] | NotYetAvailable:
+        return self.live.look(offset, begin_mod_time)
 
     @property
     def applied_end(self) -> int:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from broker.answer_header import answer_header, forwarded_header
 from broker.local_replica import LocalReplica
 from broker.notice import Notice
+from broker.read_cursor import AwaitAcks, AwaitChange, Over, ReadCursor
 from broker.read_message import content_length, content_message
 from broker.replica_change import wait_change
 from broker.resolution import EVERYTHING, Resolution, Wanted
@@ -23,7 +24,7 @@ from broker.served_bytes import ServedBytes
 from broker.spool_chunks import Pace, SpoolChunks
 from fragment.fragment_reader import StoredObject
 from fragment.fragment_reader import read as read_fragment
-from fragment.index import WRITE_HEAD, Found, NotYetAvailable
+from fragment.index import Found, NotYetAvailable
 from fragment.spool_file import SpoolFile
 from fragment.stores.blob_store import BlobStore
 from protocol.errors import Status
@@ -87,11 +88,17 @@ class ReadApi:
     async def _local(self, resolution: Resolution, request: pb.ReadRequest) -> Messages:
         replica = resolution.replica
         assert isinstance(replica, LocalReplica)
-        cursor = _Cursor(replica, request, self.ack_wait_s)
+        cursor = ReadCursor(
+            replica,
+            request.offset,
+            block=request.block,
+            metadata_only=request.metadata_only,
+            begin_mod_time=request.begin_mod_time,
+        )
         header: pb.Header | None = answer_header(resolution)
         name = strip_meta(request.journal)
         end_offset, pace = request.end_offset, Pace()
-        while (found := await cursor.next()) is not None:
+        while (found := await _next(replica, cursor, self.ack_wait_s)) is not None:
             if isinstance(found, NotYetAvailable):
                 yield pb.ReadResponse(
                     status=pb.OFFSET_NOT_YET_AVAILABLE,
@@ -157,55 +164,23 @@ def read_status(resolution: Resolution) -> Status:
     return resolution.status
 
 
-class _Cursor:
-    """Where a reader of a replica is, and what comes next."""
-
-    def __init__(self, replica: LocalReplica, request: pb.ReadRequest, ack_wait_s: float) -> None:
-        self.offset = request.offset
-        self._replica = replica
-        self._request = request
-        # How long it may still wait for acknowledgements: once, since there may always be more to wait for.
-        self._ack_wait_s = ack_wait_s
-
-    async def next(self) -> Found[SpoolFile] | NotYetAvailable | None:
-        """None if there is nothing, and nothing to wait for any more, as this broker has given up the journal."""
-        replica, request = self._replica, self._request
-        if self.offset == WRITE_HEAD or request.metadata_only:
-            await self._settle()
-        if self.offset == WRITE_HEAD:
-            self.offset = max(replica.index.summary().end, replica.acked_end)
-        while True:
-            found = await replica.live.query(self.offset, request.begin_mod_time)
-            if replica.acked_end > found.write_head:
-                # One that has just joined has not seen those bytes, but knows of them: they are with others.
-                found = replace(found, write_head=replica.acked_end)
-            if isinstance(found, Found):
-                return found
-            # The write head was meant as it stood when the reader came.
-            self.offset = found.offset
-            if request.block:
-                if replica.is_stopped:
-                    return None
+async def _next(
+    replica: LocalReplica, cursor: ReadCursor[SpoolFile], ack_wait_s: float
+) -> Found[SpoolFile] | NotYetAvailable | None:
+    """What the cursor comes to. None if there is nothing, and nothing to wait for any more."""
+    while True:
+        match cursor.step():
+            case AwaitChange():
                 await wait_change(replica)
-            elif not await self._settle():
+            case AwaitAcks(through):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(ack_wait_s):
+                        while not cursor.has_reached(through):
+                            await wait_change(replica)
+            case Over():
+                return None
+            case found:
                 return found
-
-    async def _settle(self) -> bool:
-        """Let the index catch up with what is committed here. Whether anything was waited for.
-
-        A client whose append was acknowledged by the primary expects to read it here at once, and we are told of the
-        acknowledgement a moment later than the client is.
-        """
-        replica, wait_s = self._replica, self._ack_wait_s
-        applied = replica.applied_end
-        if not wait_s or replica.index.summary().end >= applied:
-            return False
-        self._ack_wait_s = 0.0
-        with suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                while replica.index.summary().end < applied and not replica.is_stopped:
-                    await wait_change(replica)
-        return True
 
 
 async def _next_unless(stop: Notice, messages: AsyncGenerator[bytes, None]) -> bytes | None:

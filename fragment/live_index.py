@@ -59,6 +59,10 @@ class LiveIndex(Generic[FileT]):
         if len(self.index.divergences) > known:
             self._warn_of_divergence()
 
+    def look(self, offset: int, begin_mod_time: int = 0) -> Found[FileT] | NotYetAvailable:
+        """As ``Index.query``, at this moment."""
+        return self.index.query(offset, begin_mod_time, int(self._clock()))
+
     async def query(
         self, offset: int, begin_mod_time: int = 0, *, block: bool = False
     ) -> Found[FileT] | NotYetAvailable:
@@ -67,7 +71,7 @@ class LiveIndex(Generic[FileT]):
         There is no timer: a hole that grows old is noticed at the next commit or refresh.
         """
         while True:
-            answer = self.index.query(offset, begin_mod_time, int(self._clock()))
+            answer = self.look(offset, begin_mod_time)
             if not block or isinstance(answer, Found):
                 return answer
             # The write head was meant as it stood when the reader came.

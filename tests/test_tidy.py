@@ -52,6 +52,7 @@ CORES = (
     *(
         "broker.answer_header",
         "broker.read_message",
+        "broker.read_cursor",
         "broker.listing",
         "broker.apply_plan",
         "broker.peer",

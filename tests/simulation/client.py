@@ -52,6 +52,7 @@ class Scene:
     append_length_max: int
     repeats_unknowns: bool
     names_offsets: bool
+    suspends: bool
 
 
 @dataclass(slots=True)
@@ -108,6 +109,11 @@ class Appender:
             return Plan(history.repeat(repeat))
         journal = chance.choice(self._scene.journals)
         known, drawn = self._known[journal], chance.random()
+        if self._scene.suspends and chance.random() < 0.2:
+            mode = chance.choice((SuspendMode.NO_RESUME, SuspendMode.KEEP))
+            is_barrier = mode is SuspendMode.KEEP or drawn < 0.5
+            append = history.barrier(self.name, journal) if is_barrier else history.append(self.name, journal)
+            return Plan(append, suspend=mode)
         if drawn < 0.08:
             return Plan(history.barrier(self.name, journal))
         length = chance.randrange(self._scene.append_length_max)

@@ -1,22 +1,12 @@
-"""A run: a whole cluster with its clients, through faults, healing and a last look at everything. One seed, one run.
-
-    python -m tests.simulation.cluster --seed 17
-
-runs a seed again, exactly as it was, and prints what failed; ``--count 1000`` runs as many seeds from there on.
-"""
+"""A run: a whole cluster with its clients, through faults, healing and a last look at everything. One seed, one run."""
 
 from __future__ import annotations
 
-import argparse
 import gc
-import logging
-import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
-from time import perf_counter
 from traceback import extract_tb
 from typing import cast
 
@@ -29,16 +19,26 @@ from broker.cluster_keys import BrokerEntity, broker_decoder, route_of
 from broker.durable_head import DurableHead, head_key
 from broker.journal_item import ZONES, JournalItem
 from protocol.codec import CompressionCodec
-from protocol.journal import FragmentPolicy, JournalSpec
+from protocol.journal import FragmentPolicy, JournalSpec, SuspendMode
 from protocol.route import Route
 from tests.simulation.broker_node import ROOT, BrokerNode, Surroundings, node_of, process_id
 from tests.simulation.checkers import Final, FinalJournal, Violation, check
-from tests.simulation.client import Appender, HeadReader, Reader, Scene, StoreReader, journal_key
+from tests.simulation.client import (
+    AppendCall,
+    Appender,
+    HeadReader,
+    Plan,
+    Reader,
+    Scene,
+    StoreReader,
+    journal_key,
+)
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.etcd import Etcd, EtcdFaults
 from tests.simulation.etcd_watch import WatchServer
 from tests.simulation.failure_report import failure_report
-from tests.simulation.faults import ETCD, STORE, Fault, FaultKind, Options, broker_names, schedule, shrunk
+from tests.simulation.faults import ETCD, STORE, Fault, FaultKind, Options, broker_names, schedule
+from tests.simulation.head_checker import HeadChecker
 from tests.simulation.history import Append, History, Moment, Outcome
 from tests.simulation.injector import Injector
 from tests.simulation.network import Network, NetworkTimes
@@ -129,10 +129,12 @@ class Cluster:
             options.append_length_max,
             options.repeats_unknowns,
             options.names_offsets,
+            options.suspends,
         )
         # What brokers dropped, because an epoch was closed below it, and which of them did.
         self.cuts: list[tuple[str, Span]] = []
         self._found: list[Violation] = []
+        HeadChecker(self.etcd, ROOT, self.history, self._found.append)
         self._clients: list[Appender] = []
         self._readers: list[Reader | HeadReader | StoreReader] = []
 
@@ -290,6 +292,13 @@ class Cluster:
         chance = self.world.chance
         self.world.after(chance.choice((0.0, 0.02, 1.0, 5.0)), self._create, name)
 
+    def suspend(self, journal: int, chance: Random) -> None:
+        """At once, or as brokers do by themselves: if it has not been written to for a while."""
+        broker = chance.choice(self.brokers)
+        mode = chance.choice((SuspendMode.NOW, SuspendMode.NOW, SuspendMode.IF_FLUSHED))
+        plan = Plan(self.history.barrier("operator", self.journals[journal]), suspend=mode)
+        AppendCall(self.world.outside, broker, self.scene, plan, lambda _: None).start()
+
     def is_settled(self) -> bool:
         return all(map(self._is_safe, self._current.values()))
 
@@ -417,7 +426,9 @@ class Cluster:
         for reader in self._readers:
             reader.is_active = False
         heads = {journal: self._head(journal) for journal in self.journals}
+        # Most of what is to come is waiting.
         self.etcd.faults.progress_s = 30.0
+        self.etcd.lengthen_leases(60)
         leaks: list[str] = []
         if not self._until(_UPLOADED_S, self._is_uploaded):
             leaks.extend(self._not_uploaded())
@@ -531,55 +542,3 @@ def run(options: Options, faults: Sequence[Fault] | None = None) -> Run:
     finally:
         if is_collecting:
             gc.enable()
-
-
-def smallest(ran: Run) -> Run:
-    """The same run with as few of its faults as still make it fail."""
-    return run(ran.options, shrunk(ran.faults, lambda faults: run(ran.options, faults).is_failed))
-
-
-@dataclass(frozen=True, slots=True)
-class _Verdict:
-    """Of a seed, as one process tells another."""
-
-    seed: int
-    report: str
-    is_over_budget: bool
-    events: int
-
-
-def _judge(seed: int, kinds: Sequence[FaultKind] | None) -> _Verdict:
-    logging.disable(logging.CRITICAL)
-    ran = run(swarm(seed, kinds))
-    if seed % 16 == 0:
-        gc.collect()
-    return _Verdict(seed, ran.report if ran.is_failed else "", ran.over_budget, ran.world.events)
-
-
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation.cluster", description=__doc__)
-    parser.add_argument("--seed", type=int, default=0, help="the first seed to run")
-    parser.add_argument("--count", type=int, default=1, help="how many seeds to run")
-    parser.add_argument("--jobs", type=int, default=1, help="how many processes to run them in")
-    parser.add_argument("--kinds", help="faults that there may be, by name, with commas between; all by default")
-    parser.add_argument("--shrink", action="store_true", help="leave out the faults that a failure does not need")
-    parsed = parser.parse_args(arguments)
-    kinds = None if parsed.kinds is None else [FaultKind[name] for name in parsed.kinds.split(",") if name]
-    seeds = range(parsed.seed, parsed.seed + parsed.count)
-    begun_s = perf_counter()
-    with ProcessPoolExecutor(parsed.jobs) as processes:
-        verdicts = []
-        for verdict in processes.map(partial(_judge, kinds=kinds), seeds, chunksize=8):
-            verdicts.append(verdict)
-            if verdict.report:
-                print(smallest(run(swarm(verdict.seed, kinds))).report if parsed.shrink else verdict.report, flush=True)
-    failed = [verdict.seed for verdict in verdicts if verdict.report]
-    over = sum(verdict.is_over_budget for verdict in verdicts)
-    rate = len(seeds) / (perf_counter() - begun_s) * 60
-    events = sum(verdict.events for verdict in verdicts)
-    print(f"{len(seeds)} runs, {over} over budget, {events} events, {rate:.0f} runs a minute; failed: {failed}")
-    return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

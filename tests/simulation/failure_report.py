@@ -19,7 +19,7 @@ def failure_report(
 ) -> str:
     sections = [
         f"seed {options.seed} failed at {_commit()}, after {world.events} events, fingerprint {world.fingerprint:x}\n"
-        f"again, if it was drawn from all faults: python -m tests.simulation.cluster --seed {options.seed}",
+        f"again, if it was drawn from all faults: python -m tests.simulation --seed {options.seed}",
         "\n".join(str(violation) for violation in violations[:_SHOWN]),
         options.describe(),
         "\n".join(["faults:", *map(str, faults)]),

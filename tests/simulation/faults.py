@@ -48,6 +48,7 @@ class FaultKind(Enum):
     MOVE = ("a journal is moved to another broker", 10.0, 0.0)
     CHANGE_REPLICATION = ("a journal is given another number of replicas", 15.0, 0.0)
     RECREATE = ("a journal is deleted and created again", 30.0, 0.0)
+    SUSPEND = ("a journal is suspended, until somebody appends to it", 8.0, 0.0)
 
     def __init__(self, text: str, interval_s: float, lasts_s: float) -> None:
         self.text = text
@@ -138,6 +139,11 @@ class Options:
             intervals_s=_intervals(chance, list(kinds if kinds is not None else FaultKind)),
             names_offsets=chance.random() < 0.5,
         )
+
+    @property
+    def suspends(self) -> bool:
+        """Journals, now and then; so that some clients may not want to wake one up."""
+        return any(kind is FaultKind.SUSPEND for kind, _ in self.intervals_s)
 
     def describe(self) -> str:
         """All of it, as a failure prints it."""

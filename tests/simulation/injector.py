@@ -22,6 +22,7 @@ class Operators(Protocol):
     def move(self, journal: int, chance: Random) -> None: ...
     def change_replication(self, journal: int, replication: int) -> None: ...
     def recreate(self, journal: int) -> None: ...
+    def suspend(self, journal: int, chance: Random) -> None: ...
 
     def is_settled(self) -> bool:
         """Whether as many brokers as the journal is to have know where it ends, and have all that is in no store."""
@@ -275,15 +276,23 @@ class Injector:
                 self._operators.move(fault.journal, chance)
             case FaultKind.CHANGE_REPLICATION:
                 replication = chance.randint(1, min(3, self._options.brokers))
-                if self._options.keeps_budget and not self.budget.allows_limit(replication, self._world.now_s):
-                    self.skipped += 1
-                    return
-                self.budget.limit(replication)
-                self._operators.change_replication(fault.journal, replication)
+                if self._may_be_as_few_as(replication):
+                    self._operators.change_replication(fault.journal, replication)
+            case FaultKind.SUSPEND:
+                # One broker has what is not in the store yet.
+                if self._may_be_as_few_as(1):
+                    self._operators.suspend(fault.journal, chance)
             case FaultKind.RECREATE:
                 self._operators.recreate(fault.journal)
             case _:
                 raise AssertionError(f"{fault.kind} befalls somebody")
+
+    def _may_be_as_few_as(self, replication: int) -> bool:
+        if self._options.keeps_budget and not self.budget.allows_limit(replication, self._world.now_s):
+            self.skipped += 1
+            return False
+        self.budget.limit(replication)
+        return True
 
     def _stop_drops(self) -> None:
         self._network.times.drop_rate = 0.0

@@ -49,13 +49,18 @@ class SimulatedAllocator:
         # Up to where the view has to be before the next one.
         self._awaited = 0
         self._timer: Timer | None = None
+        # Of the view that the last step was made from, or found that there is nothing to do.
+        self._looked_at: object = None
 
     def stop(self) -> None:
         self._is_stopped = True
 
     def changed(self) -> None:
-        """The view has."""
-        if not self._is_busy and not self._is_stopped and self._view().through >= self._awaited:
+        """The view has, or etcd said that there was nothing new."""
+        view = self._view()
+        if self._is_busy or self._is_stopped or view.through < self._awaited:
+            return
+        if view.key_values is not self._looked_at or self._awaited:
             self._look()
 
     def _look(self) -> None:
@@ -63,6 +68,7 @@ class SimulatedAllocator:
             self._timer.cancel()
         self._awaited = 0
         view = self._view()
+        self._looked_at = view.key_values
         leader = leader_of(members_of(self._root, view.key_values, view.undecodable))
         if self._is_stopped or leader is None or leader.key != self._own_key:
             return

@@ -1,5 +1,5 @@
 """Read calls in the simulator, at the broker: out of the shipped Index, from the files of spools and from the store, or
-from another broker. It follows the cursor of ``read_api`` step by step."""
+from another broker. What comes next is for the shipped ReadCursor to say."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from broker.read_api import ACK_WAIT_S
+from broker.read_cursor import AwaitAcks, AwaitChange, Over, ReadCursor
 from broker.resolution import REVISION_WAIT_S, Resolution, Wanted
-from fragment.index import WRITE_HEAD, Found, NotYetAvailable
+from fragment.index import Found, NotYetAvailable
 from fragment.spool_file import SpoolFile
 from fragment.stores.blob_store import BlobNotFoundError
 from protocol.errors import CorruptError, GazetteError, Status, UnavailableError
@@ -21,7 +23,6 @@ from tests.simulation.sim_replication import Resolving
 from tests.simulation.store import Store, path_in_store
 
 READ = "read"
-ACK_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,6 @@ class ServedRead:
         self._broker = broker
         self._stream = stream
         self._node = stream.node
-        self._offset = 0
-        self._ack_wait_s = ACK_WAIT_S
         self._upstream: Stream | None = None
         self._forget: Callable[[], None] | None = None
         self._create_revision = 0
@@ -71,7 +70,6 @@ class ServedRead:
 
     def heard(self, request: ReadRequest) -> None:
         self._request = request
-        self._offset = request.offset
         wanted = Wanted(request.journal, may_proxy=not request.is_proxied)
         self._broker.resolve_within(wanted, REVISION_WAIT_S, self._on_resolved)
 
@@ -122,51 +120,46 @@ class ServedRead:
     # Of a replica here.
 
     def _begin(self, resolution: Resolution) -> None:
-        assert isinstance(resolution.replica, SimulatedReplica)
+        replica, request = resolution.replica, self._request
+        assert isinstance(replica, SimulatedReplica)
         assert resolution.item is not None
-        self._replica = resolution.replica
+        self._replica = replica
         self._create_revision = resolution.item.create_revision
-        if (self._offset == WRITE_HEAD or self._request.metadata_only) and self._is_behind():
-            self._settle()
-        else:
-            self._serve()
+        self._cursor = ReadCursor(replica, request.offset, block=request.block, metadata_only=request.metadata_only)
+        self._serve()
 
     def _serve(self) -> None:
         """Until there is something to wait for."""
         while not self.is_over:
-            found = self._replica.index.query(self._offset, 0, self._broker.now_ns() // 1_000_000_000)
-            if isinstance(found, NotYetAvailable):
-                self._offset = found.offset
-                self._not_yet(found)
-                return
-            if self._request.metadata_only:
-                self._send_head(found.write_head)
-                return
-            if found.file is None:
-                self._fetch(found)
-                return
-            self._send(found, found.file.read(found.offset - found.fragment.begin, found.fragment.end - found.offset))
-
-    def _not_yet(self, found: NotYetAvailable) -> None:
-        if self._request.block and not self._request.metadata_only:
-            if self._replica.is_stopped:
-                self._finish()
-            else:
-                self._forget = self._replica.wait_change(self._serve)
-        elif self._is_behind():
-            self._settle()
-        else:
-            self._send_head(found.write_head)
+            match self._cursor.step():
+                case AwaitChange():
+                    self._forget = self._replica.wait_change(self._serve)
+                    return
+                case AwaitAcks(through):
+                    self._await_acks(through)
+                    return
+                case Over():
+                    self._finish()
+                case NotYetAvailable(_, write_head):
+                    self._send_head(write_head)
+                case found if self._request.metadata_only:
+                    self._send_head(found.write_head)
+                case found if found.file is None:
+                    self._fetch(found)
+                    return
+                case found:
+                    at = found.offset - found.fragment.begin
+                    self._send(found, found.file.read(at, found.fragment.end - found.offset))
 
     def _send_head(self, write_head: int) -> None:
         name = self._replica.name
         self._stream.send(
-            ReadAnswer(Status.OK, self._offset, write_head, replica=name, create_revision=self._create_revision)
+            ReadAnswer(Status.OK, self._cursor.offset, write_head, replica=name, create_revision=self._create_revision)
         )
         self._finish()
 
     def _send(self, found: Found[SpoolFile], content: bytes) -> None:
-        is_jump = found.offset != self._offset
+        is_jump = found.offset != self._cursor.offset
         self._stream.send(
             ReadAnswer(
                 Status.OK,
@@ -178,7 +171,7 @@ class ServedRead:
                 self._create_revision,
             )
         )
-        self._offset = found.offset + len(content)
+        self._cursor.offset = found.offset + len(content)
 
     def _fetch(self, found: Found[SpoolFile]) -> None:
         fragment = found.fragment
@@ -197,25 +190,17 @@ class ServedRead:
 
         self._broker.store.get(self._node, path, fetched)
 
-    # The index is to catch up with what is committed here, if it does so within a moment.
-
-    def _is_behind(self) -> bool:
-        return self._ack_wait_s > 0 and self._replica.index.summary().end < self._replica.applied_end
-
-    def _settle(self) -> None:
-        until_s = self._node.world.now_s + self._ack_wait_s
-        self._ack_wait_s = 0.0
-        applied = self._replica.applied_end
+    def _await_acks(self, through: int) -> None:
+        until_s = self._node.world.now_s + ACK_WAIT_S
 
         def look() -> None:
             if self.is_over or self._forget is None:
                 return
-            is_late = self._node.world.now_s >= until_s
-            if is_late or self._replica.is_stopped or self._replica.index.summary().end >= applied:
-                self._forget()
+            self._forget()
+            if self._node.world.now_s >= until_s or self._cursor.has_reached(through):
                 self._forget = None
                 self._serve()
-            elif self._forget is not None:
+            else:
                 self._forget = self._replica.wait_change(look)
 
         self._forget = self._replica.wait_change(look)

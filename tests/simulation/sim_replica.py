@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from broker.replica import Replica
 from broker.spool_worker import SpoolWorker
-from fragment.index import Index
+from fragment.index import Found, Index, NotYetAvailable
 from fragment.spool_file import SpoolFile
 from tests.simulation.world import Node
 
@@ -36,6 +36,13 @@ class SimulatedReplica(Replica[SpoolFile]):
     def worker(self) -> SpoolWorker:
         assert self._worker is not None
         return self._worker
+
+    @property
+    def acked_end(self) -> int:
+        return self.worker.spool.acked_through or 0
+
+    def query(self, offset: int, begin_mod_time: int) -> Found[SpoolFile] | NotYetAvailable:
+        return self.index.query(offset, begin_mod_time, self._node.world.unix_ns // 1_000_000_000)
 
     @property
     def applied_end(self) -> int:

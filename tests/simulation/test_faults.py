@@ -103,6 +103,9 @@ class NoOperators:
     def recreate(self, journal: int) -> None:
         self.done.append(("recreate", journal))
 
+    def suspend(self, journal: int, chance: Random) -> None:
+        self.done.append(("suspend", journal))
+
     def is_settled(self) -> bool:
         return self.settled
 

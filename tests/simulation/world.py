@@ -127,7 +127,7 @@ class World:
         self._heap: list[tuple[float, int, Node, int, Act, tuple[Any, ...]]] = []
         self._asked = 0
         self._resumed = _RESUMED_FIRST
-        self._trace: deque[tuple[float, Node, Act | str, tuple[Any, ...]]] = deque(maxlen=trace_events)
+        self._trace: deque[tuple[float, int, Node, int, Act | str, tuple[Any, ...]]] = deque(maxlen=trace_events)
         # Whoever acts on the world from outside: faults and checks. It never dies.
         self.outside = self.node("outside")
 
@@ -156,7 +156,8 @@ class World:
         if stop is not None and stop():
             return True
         while heap and heap[0][0] <= until_s:
-            time_s, number, node, life, act, args = heappop(heap)
+            event = heappop(heap)
+            time_s, number, node, life, act, args = event
             if life != node.life:
                 continue
             self.now_s = time_s
@@ -165,7 +166,7 @@ class World:
                 continue
             self.events += 1
             self.fingerprint = hash((self.fingerprint, time_s, number, node.number))
-            trace.append((time_s, node, act, args))
+            trace.append(event)
             try:
                 act(*args)
             except CrashError as crash:
@@ -226,13 +227,13 @@ class World:
     # For people.
 
     def note(self, node: Node, what: str, *details: object) -> None:
-        self._trace.append((self.now_s, node, what, details))
+        self._trace.append((self.now_s, 0, node, node.life, what, details))
 
     def trace(self, containing: str = "") -> list[str]:
         """The last events, oldest first; of those only the ones whose line has `containing`."""
         lines = [
             f"{time_s:10.4f} {node.name:<8} {_name(act)} {' '.join(map(_shown.repr, args))}".rstrip()
-            for time_s, node, act, args in self._trace
+            for time_s, _, node, _, act, args in self._trace
         ]
         return [_ADDRESS.sub("", line) for line in lines if containing in line]
 
