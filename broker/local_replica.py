@@ -29,11 +29,6 @@ class LocalReplica(Replica[SpoolFile]):
         assert self._worker is not None
         return self._worker
 
-    @property
-    def acked_end(self) -> int:
-        """Through where the journal is known to be acknowledged, whether or not the bytes are here."""
-        return self.worker.spool.acked_through or 0
-
     def query(self, offset: int, begin_mod_time: int) -> Found[SpoolFile] | NotYetAvailable:
         return self.live.look(offset, begin_mod_time)
 

@@ -67,6 +67,7 @@ class Replica(Generic[FileT]):
     __slots__ = (
         "_holder",
         "_spool",
+        "acked_end",
         "create_revision",
         "given_up",
         "host",
@@ -91,6 +92,9 @@ class Replica(Generic[FileT]):
         self.is_stopped = False
         # Whether somebody takes part who keeps no epochs.
         self.is_void = False
+        # Through where the journal is known to be acknowledged, whether or not the bytes are here. It never falls,
+        # though a spool that is retired forgets it.
+        self.acked_end = 0
         # Why nobody gets the spool for now: the disk that it is on hangs.
         self.stall: UnavailableError | None = None
         self.host: ReplicaHost | None = None

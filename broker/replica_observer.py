@@ -44,6 +44,7 @@ class ReplicaObserver:
     def acked(self, through: int) -> None:
         if through != self._acked_through:
             self._acked_through = through
+            self._replica.acked_end = max(self._replica.acked_end, through)
             self._persister.acked(self._replica.journal, self._epoch(), through)
 
     def retired(self, copy: CopyEnd, fate: Fate) -> None:

@@ -37,10 +37,6 @@ class SimulatedReplica(Replica[SpoolFile]):
         assert self._worker is not None
         return self._worker
 
-    @property
-    def acked_end(self) -> int:
-        return self.worker.spool.acked_through or 0
-
     def query(self, offset: int, begin_mod_time: int) -> Found[SpoolFile] | NotYetAvailable:
         return self.index.query(offset, begin_mod_time, self._node.world.unix_ns // 1_000_000_000)
 
