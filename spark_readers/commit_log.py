@@ -31,7 +31,7 @@ from spark_readers.commit_record import (
     unchanged,
 )
 
-SendAcks = Callable[[Mapping[str, str]], None]
+SendAcks = Callable[[Mapping[str, bytes]], None]
 
 _ATTEMPTS_MAX = 10
 _log = logging.getLogger(__name__)

@@ -7,13 +7,14 @@ with.
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from consumer.message import json_framing
-from protocol.errors import ValidationError
+from protocol.errors import CorruptError, ValidationError
 from protocol.label import LabelSet
 from protocol.selector import LabelSelector
 
@@ -39,11 +40,11 @@ class CommitRecord:
     # Of a stream its id, which a new checkpoint changes.
     query: str
     # Framed messages, by journal.
-    acks: Mapping[str, str]
+    acks: Mapping[str, bytes]
 
     def encode(self) -> bytes:
         line = json_framing.encode(
-            {"app": self.app, "version": self.version, "query": self.query, "acks": dict(self.acks)}
+            {"app": self.app, "version": self.version, "query": self.query, "acks": _spelled(self.acks)}
         )
         if len(line) > RECORD_BYTES_MAX:
             raise ValidationError(
@@ -139,6 +140,27 @@ def _document(line: bytes) -> dict[str, Any]:
 def _record(document: dict[str, Any]) -> CommitRecord | None:
     match document:
         case {"app": str(app), "version": int(version), "query": str(query), "acks": dict(acks)}:
-            return CommitRecord(app, version, query, acks)
+            return CommitRecord(app, version, query, {journal: _read(held) for journal, held in acks.items()})
         case _:
             return None
+
+
+def _spelled(acks: Mapping[str, bytes]) -> dict[str, str | dict[str, str]]:
+    """Messages of JSON and CSV stay readable; those of protobuf are no text."""
+    spelled: dict[str, str | dict[str, str]] = {}
+    for journal, messages in acks.items():
+        try:
+            spelled[journal] = messages.decode()
+        except UnicodeDecodeError:
+            spelled[journal] = {"base64": base64.b64encode(messages).decode()}
+    return spelled
+
+
+def _read(held: object) -> bytes:
+    match held:
+        case str():
+            return held.encode()
+        case {"base64": str(digits)}:
+            return base64.b64decode(digits)
+        case _:
+            raise CorruptError(f"a record of the commit journal holds acknowledgements as {str(held)[:64]!r}")

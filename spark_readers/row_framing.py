@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -44,13 +44,24 @@ class JournalWrites:
     bytes: int = 0
 
 
+class Stamp(Protocol):
+    """Puts UUIDs into messages of one type."""
+
+    def stamped(self, message: bytes, uuid: str) -> bytes:
+        """The message with this UUID, whichever it had."""
+
+
 class RowFraming:
     """Feed it batches, and `end` it: both yield what is to be appended, in order."""
 
-    def __init__(self, options: SinkOptions, journals: Sequence[str], producer: bytes) -> None:
-        """`journals` are those that a key chooses from, or the only one; none if a column names them."""
+    def __init__(
+        self, options: SinkOptions, journals: Sequence[str], producer: bytes, stamp: Stamp | None = None
+    ) -> None:
+        """`journals` are those that a key chooses from, or the only one; none if a column names them. `stamp` is for
+        messages of a descriptor set."""
         self._options = options
         self._producer = producer
+        self._stamp = stamp
         self._clock = 0
         self._journal_of = None if options.journal_column else _mapping(options, journals)
         self._only = journals[0] if len(journals) == 1 and not options.key_column else ""
@@ -86,6 +97,7 @@ class RowFraming:
         """`self._clock` is that of the message."""
         writes = self.writes.get(journal)
         if writes is None:
+            self._check_apart(journal)
             if len(self.writes) >= JOURNALS_MAX:
                 raise ValidationError(f"a task writes to at most {JOURNALS_MAX} journals: repartition by the column")
             writes = self.writes[journal] = JournalWrites(self._clock, self._clock)
@@ -94,6 +106,15 @@ class RowFraming:
         writes.bytes += len(message)
         self._held.setdefault(journal, []).append(message)
         self._held_bytes[journal] = self._held_bytes.get(journal, 0) + len(message)
+
+    def _check_apart(self, journal: str) -> None:
+        """Journals that a column names are not known before."""
+        transaction = self._options.transaction
+        if transaction is not None and journal == transaction.commit_journal:
+            raise ValidationError(
+                f"a row goes to {journal}, where commits are kept: filter such rows, or give another commitJournal",
+                self._options.journal_column,
+            )
 
     def _journals(self, rows: pa.RecordBatch) -> Sequence[str]:
         if self._only:
@@ -113,6 +134,8 @@ class RowFraming:
                 return self._csv_rows
             case SinkFraming.LINES:
                 return lambda rows: (_line(value) for value in self._values(rows))
+            case SinkFraming.FIXED if self._stamp is not None:
+                return partial(self._stamped, self._stamp)
             case SinkFraming.FIXED:
                 return lambda rows: (fixed_framing.encode(value) for value in self._values(rows))
             case SinkFraming.BYTES:
@@ -174,7 +197,18 @@ class RowFraming:
 
     def _csv_rows(self, rows: pa.RecordBatch) -> Iterator[bytes]:
         _, columns = self._columns(rows, csv_values)
-        return map(csv_framing.encode, zip(*columns, strict=True))
+        for uuid, row in zip(self._uuids(rows.num_rows), zip(*columns, strict=True), strict=True):
+            self._clock = ticked(self._clock)
+            yield csv_framing.encode((uuid, *row))
+
+    def _stamped(self, stamp: Stamp, rows: pa.RecordBatch) -> Iterator[bytes]:
+        for uuid, value in zip(self._uuids(rows.num_rows), self._values(rows), strict=True):
+            self._clock = ticked(self._clock)
+            try:
+                message = stamp.stamped(value, uuid)
+            except ValidationError as error:
+                raise error.within(self._options.content_column) from None
+            yield fixed_framing.encode(message)
 
     def _columns(
         self, rows: pa.RecordBatch, spelled: Callable[[pa.Array], list[Any]]
@@ -198,9 +232,15 @@ class RowFraming:
             yield value.encode() if as_bytes and isinstance(value, str) else value
 
 
-def acknowledgement(uuid_path: tuple[str, ...], producer: bytes, clock: int) -> bytes:
+def acknowledgement(options: SinkOptions, producer: bytes, clock: int, stamp: Stamp | None = None) -> bytes:
     """The message by which a producer's messages up to this Clock count; or none since, if it is before them."""
-    return json_framing.encode(_nested(uuid_path, str(build(producer, clock, Flags.ACK_TXN))))
+    uuid = str(build(producer, clock, Flags.ACK_TXN))
+    if stamp is not None:
+        return fixed_framing.encode(stamp.stamped(b"", uuid))
+    if options.framing is SinkFraming.CSV:
+        # All records of a journal have the same number of fields.
+        return csv_framing.encode((uuid, *[""] * options.column_count))
+    return json_framing.encode(_nested(options.uuid_path, uuid))
 
 
 def with_uuid(document: dict[str, Any], path: Sequence[str], uuid: str) -> dict[str, Any]:

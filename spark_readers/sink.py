@@ -33,6 +33,8 @@ from protocol.errors import GazetteError, InvariantError, PreconditionError, Val
 from spark_readers.broker_connection import advised, client_settings
 from spark_readers.commit_log import CommitLog
 from spark_readers.commit_record import BATCH_QUERY, CommitRecord
+from spark_readers.proto_columns import message_class
+from spark_readers.proto_stamp import ProtoStamp
 from spark_readers.row_framing import JournalWrites, RowFraming, acknowledgement
 from spark_readers.sink_options import SinkOptions, Transaction, check_apart
 
@@ -106,7 +108,7 @@ class JournalStreamWriter(DataSourceStreamArrowWriter):
 
 def write_task(options: SinkOptions, journals: Sequence[str], batches: Iterator[pa.RecordBatch]) -> TaskWrites:
     producer = producer_id(os.urandom(_PRODUCER_BYTES))
-    framing = RowFraming(options, journals, producer)
+    framing = RowFraming(options, journals, producer, _stamp(options))
     with _client(options) as client:
         appends = client.append_service(retry=_RETRY, pending_bytes_max=PENDING_BYTES_MAX)
         begun: set[str] = set()
@@ -137,15 +139,15 @@ def _framed(framing: RowFraming, batches: Iterator[pa.RecordBatch]) -> Iterator[
 
 
 def commit_writes(options: SinkOptions, writes: Sequence[TaskWrites], version: int | None) -> None:
-    if not options.framing.has_uuids:
+    if not options.has_uuids:
         return
     acks = _acks(options, writes)
     with _client(options) as client:
 
-        def send(acks: Mapping[str, str]) -> None:
+        def send(acks: Mapping[str, bytes]) -> None:
             appends = client.append_service(retry=_RETRY)
             for journal, messages in acks.items():
-                appends.append(journal, messages.encode())
+                appends.append(journal, messages)
             appends.flush()
 
         transaction = options.transaction
@@ -166,7 +168,7 @@ def abort_writes(options: SinkOptions, messages: Sequence[WriterCommitMessage | 
     Spark comes here when a task has failed, and then there is none of its messages; but also when a commit has, and
     then acknowledgements may be stored, and are going to be appended.
     """
-    if options.framing.has_uuids and None in messages:
+    if options.has_uuids and None in messages:
         # Nothing is wrong if it fails, and why the write has failed is what people should see.
         with contextlib.suppress(GazetteError), _client(options) as client:
             done = [message for message in messages if isinstance(message, TaskWrites)]
@@ -175,28 +177,30 @@ def abort_writes(options: SinkOptions, messages: Sequence[WriterCommitMessage | 
 
 def _roll_back(options: SinkOptions, appends: BlockingAppends, writes: Sequence[TaskWrites]) -> None:
     """Spares readers the wait for an acknowledgement. Nothing is wrong if it fails."""
-    if not options.framing.has_uuids:
+    if not options.has_uuids:
         return
+    stamp = _stamp(options)
     for of in writes:
         for journal, written in of.journals.items():
             with contextlib.suppress(GazetteError):
-                appends.append(journal, acknowledgement(options.uuid_path, of.producer, written.first_clock - 1))
+                appends.append(journal, acknowledgement(options, of.producer, written.first_clock - 1, stamp))
     with contextlib.suppress(GazetteError):
         appends.flush()
 
 
-def _acks(options: SinkOptions, writes: Sequence[TaskWrites]) -> dict[str, str]:
+def _acks(options: SinkOptions, writes: Sequence[TaskWrites]) -> dict[str, bytes]:
     """All of a journal go in one append, so that what was written to it is there at once."""
+    stamp = _stamp(options)
     acks: dict[str, list[bytes]] = {}
     for of in writes:
         for journal, written in of.journals.items():
-            ack = acknowledgement(options.uuid_path, of.producer, ticked(written.last_clock))
+            ack = acknowledgement(options, of.producer, ticked(written.last_clock), stamp)
             acks.setdefault(journal, []).append(ack)
-    return {journal: b"".join(messages).decode() for journal, messages in sorted(acks.items())}
+    return {journal: b"".join(messages) for journal, messages in sorted(acks.items())}
 
 
 def _record(
-    transaction: Transaction, writes: Sequence[TaskWrites], version: int | None, acks: Mapping[str, str]
+    transaction: Transaction, writes: Sequence[TaskWrites], version: int | None, acks: Mapping[str, bytes]
 ) -> CommitRecord | None:
     """None if there is nothing to commit, and no name to look under."""
     if version is None:
@@ -230,7 +234,16 @@ def _columns(schema: StructType) -> dict[str, str]:
     return {field.name: field.dataType.typeName() for field in schema.fields}
 
 
+def _stamp(options: SinkOptions) -> ProtoStamp | None:
+    """Of messages that a descriptor set tells of."""
+    if not options.descriptor_file:
+        return None
+    return ProtoStamp(message_class(options.descriptor_file, options.message_name), options.uuid_path)
+
+
 def _journals(options: SinkOptions) -> tuple[str, ...]:
+    # What is wrong with a descriptor set, its message or the field in it shows here, before anything is written.
+    _stamp(options)
     # A driver without its token would find out when all rows are written and it is to acknowledge them.
     client_settings(options.broker, os.environ)
     if not options.selector:

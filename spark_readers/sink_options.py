@@ -20,12 +20,13 @@ APP_BYTES = (2, 60)
 _TRANSACTION = ("txnAppId", "txnVersion", "commitJournal")
 _KNOWN = (
     *("broker", "journal", "journals", "selector", "journalColumn", "keyColumn", "mapping"),
-    *("framing", "uuidField", "jsonColumn", *_TRANSACTION, *SECURITY_OPTIONS),
+    *("framing", "uuidField", "jsonColumn", "descriptorFile", "messageName", *_TRANSACTION, *SECURITY_OPTIONS),
 )
 # Spark's own, and those that come along where a DataFrame was made of our tables with the same options.
 _PASSED_OVER = ("path", "checkpointLocation", "queryName", "outputMode")
 _TEXTS = ("string", "char", "varchar")
 _VERSION_MAX = (1 << 63) - 1
+_WITH_UUIDS = "json and csv have UUIDs, and so has fixed with a descriptorFile and a messageName"
 
 E = TypeVar("E", bound=Enum)
 
@@ -39,17 +40,14 @@ class SinkFraming(Enum):
     FIXED = "fixed"
     BYTES = "bytes"
 
-    @property
-    def has_uuids(self) -> bool:
-        """Only a message with a UUID can wait for an acknowledgement, or be known for a duplicate."""
-        return self is SinkFraming.JSON
-
 
 class KeyMapping(Enum):
     """How a row's key chooses among journals."""
 
     MODULO = "modulo"
     RENDEZVOUS = "rendezvous"
+    # The key is the journal's name.
+    DIRECT = "direct"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,13 @@ class SinkOptions:
 
     broker: BrokerAccess
     framing: SinkFraming
+    # Only a message with a UUID can wait for an acknowledgement, or be known for a duplicate.
+    has_uuids: bool
+    # Where in a message it is; empty for CSV, whose first field it is.
     uuid_path: tuple[str, ...]
+    # A file with a FileDescriptorSet, and which of its messages the frames hold; empty if nobody has to know.
+    descriptor_file: str
+    message_name: str
     # One of these three says where rows go.
     journals: tuple[str, ...]
     selector: str
@@ -81,6 +85,8 @@ class SinkOptions:
     mapping: KeyMapping
     # The one column that is written, as it is; empty if all are, each as a field.
     content_column: str
+    # How many columns are written.
+    column_count: int
     transaction: Transaction | None
 
     @classmethod
@@ -88,11 +94,16 @@ class SinkOptions:
         """`columns` are the names and types of the DataFrame, as Spark has them."""
         options = _Options(given)
         framing = options.one_of("framing", SinkFraming, SinkFraming.JSON)
+        descriptor_file, message_name = _descriptor(options, framing)
+        has_uuids = framing in (SinkFraming.JSON, SinkFraming.CSV) or bool(descriptor_file)
         journals, selector, journal_column = _target(options, columns)
-        transaction = _transaction(options, framing, streaming)
+        if not has_uuids:
+            _check_without_uuids(options, framing)
+        transaction = _transaction(options, streaming) if has_uuids else None
         if transaction is not None:
             check_apart(transaction.commit_journal, journals)
-        if not set(columns) - {journal_column}:
+        written = set(columns) - {journal_column}
+        if not written:
             raise ValidationError(
                 "there is no column besides the journal's: select what is to be written", "journalColumn"
             )
@@ -106,13 +117,17 @@ class SinkOptions:
         return cls(
             BrokerAccess.of({name: options.text(name) for name in ("broker", *SECURITY_OPTIONS)}),
             framing,
-            _uuid_path(options, framing, columns),
+            has_uuids,
+            _uuid_path(options, framing, columns) if has_uuids else (),
+            descriptor_file,
+            message_name,
             journals,
             selector,
             journal_column,
             key_column,
-            options.one_of("mapping", KeyMapping, KeyMapping.MODULO),
+            _mapping(options, journal_column),
             _content_column(options, framing, columns),
+            len(written),
             transaction,
         )
 
@@ -190,15 +205,44 @@ def _within(field: str, parse: Callable[[str], object], text: str) -> None:
         raise error.within(field) from None
 
 
+def _mapping(options: _Options, journal_column: str) -> KeyMapping:
+    mapping = options.one_of("mapping", KeyMapping, KeyMapping.DIRECT if journal_column else KeyMapping.MODULO)
+    if mapping is KeyMapping.DIRECT and not journal_column:
+        raise ValidationError(
+            "direct takes the names of journals from a column: give journalColumn and no other target", "mapping"
+        )
+    if journal_column and mapping is not KeyMapping.DIRECT:
+        raise ValidationError(
+            f"{mapping.value} chooses among the journals of `journals` or `selector`, by keyColumn; journalColumn is "
+            "direct: leave one of them out",
+            "mapping",
+        )
+    return mapping
+
+
+def _descriptor(options: _Options, framing: SinkFraming) -> tuple[str, str]:
+    """The file of a descriptor set and the name of a message in it, or nothing."""
+    file, message = options.text("descriptorFile"), options.text("messageName")
+    if bool(file) != bool(message):
+        lacking = "messageName" if file else "descriptorFile"
+        raise ValidationError("a descriptor set and the name of one of its messages go together", lacking)
+    if file and framing is not SinkFraming.FIXED:
+        raise ValidationError(
+            "protobuf messages are in frames of fixed headers: set framing to fixed", "descriptorFile"
+        )
+    return file, message
+
+
 def _uuid_path(options: _Options, framing: SinkFraming, columns: Mapping[str, str]) -> tuple[str, ...]:
-    if not framing.has_uuids:
+    if framing is SinkFraming.CSV:
         if options.text("uuidField"):
-            raise ValidationError(f"framing {framing.value} has no place for a UUID: only json has", "uuidField")
+            raise ValidationError("the UUID of a CSV record is its first field: leave this out", "uuidField")
         return ()
     path = tuple((options.text("uuidField") or UUID_FIELD).split("."))
     if not all(path):
         raise ValidationError("expected the names of nested fields with dots between, such as _meta.uuid", "uuidField")
-    if len(path) > 1 and not options.text("jsonColumn") and columns.get(path[0], "struct") != "struct":
+    is_row = framing is SinkFraming.JSON and not options.text("jsonColumn")
+    if len(path) > 1 and is_row and columns.get(path[0], "struct") != "struct":
         raise ValidationError(
             f"column {path[0]!r} is of type {columns[path[0]]}, so no field can be put into it: drop or rename it",
             "uuidField",
@@ -227,17 +271,20 @@ def _content_column(options: _Options, framing: SinkFraming, columns: Mapping[st
     return VALUE_COLUMN
 
 
-def _transaction(options: _Options, framing: SinkFraming, streaming: bool) -> Transaction | None:
-    given = [name for name in _TRANSACTION if options.text(name)]
-    if not framing.has_uuids:
-        if given:
+def _check_without_uuids(options: _Options, framing: SinkFraming) -> None:
+    if options.text("uuidField"):
+        raise ValidationError(f"framing {framing.value} has no place for a UUID: {_WITH_UUIDS}", "uuidField")
+    for name in _TRANSACTION:
+        if options.text(name):
             raise ValidationError(
                 f"framing {framing.value} has no UUIDs, so rows are written at least once and no write can be told "
-                "from its rerun: leave this out, or write framing json",
-                given[0],
+                f"from its rerun: leave this out, or choose another ({_WITH_UUIDS})",
+                name,
             )
-        return None
-    if not given and not streaming:
+
+
+def _transaction(options: _Options, streaming: bool) -> Transaction | None:
+    if not streaming and not any(map(options.text, _TRANSACTION)):
         return None
     _check_transaction(options, streaming)
     app, journal = options.text("txnAppId"), options.text("commitJournal")

@@ -8,8 +8,8 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumer.message.message_uuid import Flags, MessageUUID
-from consumer.message.sequencer import Envelope, ReplayRange, Sequencer, SequencerState
+from consumer.message.message_uuid import MessageUUID
+from consumer.message.sequencer import Envelope, Sequencer, SequencerState
 from spark_readers.clock_summary import (
     Summary,
     carry_from_json,
@@ -21,24 +21,10 @@ from spark_readers.clock_summary import (
 from spark_readers.commit_sieve import CommitSieve
 from spark_readers.foresight import LONG_BYTES_MIN, Foresight
 from tests.support.stretches import carried, sieved
-from tests.support.uuid_histories import uuid_histories
+from tests.support.uuid_histories import sequenced, uuid_histories
 
 MESSAGES = uuid_histories(max_size=40)
 CUTS = st.lists(st.integers(0, 40), max_size=20)
-
-
-def sequenced(messages: list[MessageUUID]) -> set[int]:
-    """What the Sequencer delivers, without acknowledgements. Messages are one byte each, known by their offsets."""
-    sequencer = Sequencer[int](SequencerState({}))
-    delivered = set()
-    for at, uuid in enumerate(messages):
-        sequencer.queue(Envelope("j", at, at + 1, uuid, at))
-        while (head := sequencer.head()) is not None:
-            assert not isinstance(head, ReplayRange)
-            if head.uuid.clock == 0 or head.uuid.flags != Flags.ACK_TXN:
-                delivered.add(head.message)
-            sequencer.step()
-    return delivered
 
 
 def cut(messages: list[MessageUUID], cuts: list[int]) -> list[list[tuple[int, MessageUUID]]]:

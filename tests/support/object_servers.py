@@ -72,6 +72,13 @@ def s3_server() -> Iterator[str]:
             server.stop()
 
 
+def put_s3_object(key: str, content: bytes) -> None:
+    """Into the bucket of the S3 that runs in this process, without a request."""
+    from moto.s3.models import s3_backends
+
+    s3_backends["123456789012"]["global"].put_object(BUCKET, key, content)
+
+
 @contextmanager
 def gcs_server(folder: Path) -> Iterator[str]:
     """The endpoint of a GCS with one bucket, and credentials of a service account that can sign."""

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from broker.client.blocking import BlockingAppends
+from spark_readers.proto_columns import message_class
 from spark_readers.sink import JournalStreamWriter, JournalWriter, writer
 
 POINTS = ("after-data", "after-intents", "between-acks")
@@ -88,12 +89,19 @@ class StoppingStreamWriter(JournalStreamWriter):
 
 
 def main() -> None:
-    point, marker, options = sys.argv[1:]
-    schema = StructType([StructField("key", StringType()), StructField("n", LongType())])
-    made = StoppingWriter(writer(schema, False, ast.literal_eval(options)), point, marker)
+    point, marker, given = sys.argv[1:]
+    options = ast.literal_eval(given)
+    is_protobuf = "descriptorFile" in options
+    plain = [StructField("key", StringType()), StructField("n", LongType())]
+    schema = StructType([StructField("value", BinaryType())] if is_protobuf else plain)
+    made = StoppingWriter(writer(schema, False, options), point, marker)
 
     def rows(begin: int) -> Iterator[pa.RecordBatch]:
-        yield pa.RecordBatch.from_pylist([{"key": f"k{n}", "n": n} for n in range(begin, begin + 20)])
+        rows: list[dict[str, Any]] = [{"key": f"k{n}", "n": n} for n in range(begin, begin + 20)]
+        if is_protobuf:
+            kind = message_class(options["descriptorFile"], options["messageName"])
+            rows = [{"value": kind(**row).SerializeToString()} for row in rows]
+        yield pa.RecordBatch.from_pylist(rows)
 
     made.commit([made.write(rows(0)), made.write(rows(20))])
 

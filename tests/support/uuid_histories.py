@@ -1,14 +1,32 @@
-"""Histories of one journal: the UUIDs of its messages, as producers of all kinds would write them."""
+"""Histories of one journal: the UUIDs of its messages, as producers of all kinds would write them, and what the
+Sequencer, which reads everything in order, makes of one."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
 from consumer.message.message_uuid import Flags, MessageUUID
+from consumer.message.sequencer import Envelope, ReplayRange, Sequencer, SequencerState
 
 PRODUCERS = (b"\x01aaaaa", b"\x03bbbbb")
 TRANSACTIONS_MAX = 4
 BURST_MAX = 8
+
+
+def sequenced(messages: Sequence[MessageUUID]) -> set[int]:
+    """What the Sequencer delivers, without acknowledgements. Messages are known by their places in the history."""
+    sequencer = Sequencer[int](SequencerState({}))
+    delivered = set()
+    for at, uuid in enumerate(messages):
+        sequencer.queue(Envelope("j", at, at + 1, uuid, at))
+        while (head := sequencer.head()) is not None:
+            assert not isinstance(head, ReplayRange)
+            if head.uuid.clock == 0 or head.uuid.flags != Flags.ACK_TXN:
+                delivered.add(head.message)
+            sequencer.step()
+    return delivered
 
 
 def _unruly(clock_max: int, max_size: int) -> st.SearchStrategy[list[MessageUUID]]:

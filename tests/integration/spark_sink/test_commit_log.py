@@ -40,17 +40,17 @@ class Driver:
     """Notes which acknowledgements it is to append, and fails to as often as it is told."""
 
     def __init__(self, client: BlockingClient, journal: str, failures: int = 0) -> None:
-        self.sent: list[dict[str, str]] = []
+        self.sent: list[dict[str, bytes]] = []
         self._failures = failures
         self._log = CommitLog(client, journal, self._send)
 
-    def _send(self, acks: Mapping[str, str]) -> None:
+    def _send(self, acks: Mapping[str, bytes]) -> None:
         if self._failures:
             self._failures -= 1
             raise UnavailableError("the broker is out of reach")
         self.sent.append(dict(acks))
 
-    def commit(self, version: int, ack: str, app: str = "daily", query: str = BATCH_QUERY) -> bool:
+    def commit(self, version: int, ack: bytes, app: str = "daily", query: str = BATCH_QUERY) -> bool:
         return self._log.commit(CommitRecord(app, version, query, {"acme/orders": ack} if ack else {}))
 
 
@@ -71,10 +71,10 @@ def lose_registers(client: BlockingClient, journal: str) -> None:
 
 def test_a_version_counts_once_and_a_rerun_of_what_is_done_sends_nothing(client: BlockingClient, journal: str) -> None:
     first, rerun = Driver(client, journal), Driver(client, journal)
-    assert first.commit(1, "a")
-    assert not rerun.commit(1, "b")
-    assert not rerun.commit(0, "c")
-    assert (first.sent, rerun.sent) == ([{"acme/orders": "a"}], [])
+    assert first.commit(1, b"a")
+    assert not rerun.commit(1, b"b")
+    assert not rerun.commit(0, b"c")
+    assert (first.sent, rerun.sent) == ([{"acme/orders": b"a"}], [])
     standing = Standing.of(registers(client, journal), "daily")
     assert standing is not None
     assert (standing.version, standing.is_done) == (1, True)
@@ -82,38 +82,48 @@ def test_a_version_counts_once_and_a_rerun_of_what_is_done_sends_nothing(client:
 
 def test_what_was_stored_and_not_sent_is_sent_by_the_rerun(client: BlockingClient, journal: str) -> None:
     with pytest.raises(UnavailableError):
-        Driver(client, journal, failures=1).commit(1, "a")
+        Driver(client, journal, failures=1).commit(1, b"a")
     rerun = Driver(client, journal)
-    assert not rerun.commit(1, "b")
-    assert rerun.sent == [{"acme/orders": "a"}]
+    assert not rerun.commit(1, b"b")
+    assert rerun.sent == [{"acme/orders": b"a"}]
+
+
+def test_acknowledgements_that_are_no_text_are_stored_as_they_are(client: BlockingClient, journal: str) -> None:
+    """As those of protobuf."""
+    ack = bytes(range(256))
+    with pytest.raises(UnavailableError):
+        Driver(client, journal, failures=1).commit(1, ack)
+    rerun = Driver(client, journal)
+    assert not rerun.commit(1, b"b")
+    assert rerun.sent == [{"acme/orders": ack}]
 
 
 def test_also_by_a_rerun_that_has_no_rows_and_by_the_next_version(client: BlockingClient, journal: str) -> None:
     with pytest.raises(UnavailableError):
-        Driver(client, journal, failures=1).commit(1, "a")
+        Driver(client, journal, failures=1).commit(1, b"a")
     empty = Driver(client, journal, failures=0)
-    assert not empty.commit(1, "")
-    assert empty.sent == [{"acme/orders": "a"}]
+    assert not empty.commit(1, b"")
+    assert empty.sent == [{"acme/orders": b"a"}]
     with pytest.raises(UnavailableError):
-        Driver(client, journal, failures=1).commit(2, "b")
+        Driver(client, journal, failures=1).commit(2, b"b")
     following = Driver(client, journal)
-    assert following.commit(3, "c")
-    assert following.sent == [{"acme/orders": "b"}, {"acme/orders": "c"}]
+    assert following.commit(3, b"c")
+    assert following.sent == [{"acme/orders": b"b"}, {"acme/orders": b"c"}]
 
 
 @pytest.mark.parametrize("is_done", [True, False])
 def test_a_record_of_which_no_answer_came_is_looked_for(is_done: bool, client: BlockingClient, journal: str) -> None:
     with LosingClient(client.settings, is_done) as losing:
         driver = Driver(losing, journal)
-        assert driver.commit(1, "a")
-    assert driver.sent == [{"acme/orders": "a"}]
+        assert driver.commit(1, b"a")
+    assert driver.sent == [{"acme/orders": b"a"}]
     rerun = Driver(client, journal)
-    assert not rerun.commit(1, "b")
+    assert not rerun.commit(1, b"b")
     assert rerun.sent == []
 
 
 def test_nothing_is_stored_of_a_write_without_rows(client: BlockingClient, journal: str) -> None:
-    assert Driver(client, journal).commit(1, "")
+    assert Driver(client, journal).commit(1, b"")
     assert client.append(journal).end == 0
 
 
@@ -121,17 +131,17 @@ def test_applications_share_a_journal(client: BlockingClient, journal: str) -> N
     driver = Driver(client, journal)
     for version in (1, 2):
         for app in ("daily", "hourly"):
-            assert driver.commit(version, f"{app}-{version}", app)
-            assert not driver.commit(version, "again", app)
+            assert driver.commit(version, f"{app}-{version}".encode(), app)
+            assert not driver.commit(version, b"again", app)
     assert len(driver.sent) == 4
 
 
 def test_of_many_drivers_at_once_one_is_stored(client: BlockingClient, journal: str) -> None:
     drivers = [Driver(client, journal) for _ in range(6)]
     with ThreadPoolExecutor(6) as threads:
-        counted = list(threads.map(lambda at: drivers[at].commit(1, f"ack-{at}"), range(6)))
+        counted = list(threads.map(lambda at: drivers[at].commit(1, f"ack-{at}".encode()), range(6)))
     assert counted.count(True) == 1
-    winner = f"ack-{counted.index(True)}"
+    winner = f"ack-{counted.index(True)}".encode()
     # Some found it stored and not yet done, and sent it too.
     assert {tuple(acks.values()) for driver in drivers for acks in driver.sent} == {(winner,)}
 
@@ -139,22 +149,22 @@ def test_of_many_drivers_at_once_one_is_stored(client: BlockingClient, journal: 
 def test_lost_registers_are_restored_for_all_applications(client: BlockingClient, journal: str) -> None:
     driver = Driver(client, journal)
     for app in ("daily", "hourly"):
-        assert driver.commit(5, app, app)
+        assert driver.commit(5, app.encode(), app)
     lose_registers(client, journal)
     after = Driver(client, journal)
-    assert not after.commit(5, "again", "daily")
-    assert after.commit(6, "new", "daily")
-    assert not after.commit(5, "again", "hourly")
-    assert after.sent == [{"acme/orders": "new"}]
+    assert not after.commit(5, b"again", "daily")
+    assert after.commit(6, b"new", "daily")
+    assert not after.commit(5, b"again", "hourly")
+    assert after.sent == [{"acme/orders": b"new"}]
 
 
 def test_lost_registers_of_a_driver_that_died_are_restored_too(client: BlockingClient, journal: str) -> None:
     with pytest.raises(UnavailableError):
-        Driver(client, journal, failures=1).commit(1, "a")
+        Driver(client, journal, failures=1).commit(1, b"a")
     lose_registers(client, journal)
     rerun = Driver(client, journal)
-    assert not rerun.commit(1, "b")
-    assert rerun.sent == [{"acme/orders": "a"}]
+    assert not rerun.commit(1, b"b")
+    assert rerun.sent == [{"acme/orders": b"a"}]
 
 
 @pytest.mark.parametrize("before", [[], [1]])
@@ -163,23 +173,23 @@ def test_a_register_that_moved_without_its_record_does_not_count(
 ) -> None:
     driver = Driver(client, journal)
     for version in before:
-        assert driver.commit(version, "before")
+        assert driver.commit(version, b"before")
     moved = Standing(2, client.append(journal).end, BATCH_QUERY, is_done=False)
     client.append(journal, b"\n", union_registers=LabelSet.of((register_name("daily"), str(moved))))
-    assert driver.commit(2, "a")
-    assert driver.sent[-1] == {"acme/orders": "a"}
-    assert not driver.commit(2, "b")
+    assert driver.commit(2, b"a")
+    assert driver.sent[-1] == {"acme/orders": b"a"}
+    assert not driver.commit(2, b"b")
 
 
 def test_another_checkpoint_cannot_go_on_under_the_same_name(client: BlockingClient, journal: str) -> None:
     """Its batches begin at zero again, and would all be taken for reruns."""
     driver = Driver(client, journal)
-    assert driver.commit(7, "a", query="query-1")
+    assert driver.commit(7, b"a", query="query-1")
     with pytest.raises(PreconditionError, match="a new checkpoint needs a new txnAppId"):
-        driver.commit(0, "b", query="query-2")
+        driver.commit(0, b"b", query="query-2")
 
 
 def test_a_register_of_others_is_not_taken_for_ours(client: BlockingClient, journal: str) -> None:
     client.append(journal, b"\n", union_registers=LabelSet.of((register_name("daily"), "me")))
     with pytest.raises(ValidationError, match="used for nothing else"):
-        Driver(client, journal).commit(1, "a")
+        Driver(client, journal).commit(1, b"a")

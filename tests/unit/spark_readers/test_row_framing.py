@@ -3,26 +3,33 @@ from __future__ import annotations
 import json
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from consumer.message import csv_framing
+from consumer.message.frame import Frame
+from consumer.message.framing import Framing
 from consumer.message.mapping import Partitions
-from consumer.message.message_uuid import Flags, clock_at, parse_text
+from consumer.message.message_uuid import Flags, clock_at, parse_bytes, parse_text
 from protocol.errors import ValidationError
+from spark_readers.proto_stamp import ProtoStamp
 from spark_readers.row_framing import HELD_BYTES_MAX, PIECE_BYTES, RowFraming, acknowledgement
 from spark_readers.sink_options import SinkOptions
+from spark_readers.uuid_extract import csv_extractor
+from tests.support.order_messages import order_class
 
 PRODUCER = bytes.fromhex("0b1122334455")
 NOW = 1_800_000_000_000_000_000
 ONE = {"journal": "acme/orders"}
 
 
-def framing_of(batch: pa.RecordBatch, given: dict[str, str]) -> RowFraming:
+def framing_of(batch: pa.RecordBatch, given: dict[str, str], stamp: ProtoStamp | None = None) -> RowFraming:
     columns = {field.name: _spark_type(field.type) for field in batch.schema}
     options = SinkOptions.of({"broker": "localhost:8080", **given}, columns)
-    return RowFraming(options, options.journals, PRODUCER)
+    return RowFraming(options, options.journals, PRODUCER, stamp)
 
 
 def _spark_type(kind: pa.DataType) -> str:
@@ -133,12 +140,42 @@ def test_framings_without_uuids_write_values_as_they_are() -> None:
     assert framed([{"value": b"a"}, {"value": b"b\n"}], {**ONE, "framing": "bytes"}) == {"acme/orders": b"ab\n"}
     fixed = framed([{"value": bytes.fromhex("089601")}], {**ONE, "framing": "fixed"})
     assert fixed["acme/orders"].hex() == "6633933603000000089601"
-    rows = [{"n": 1, "t": "a,b", "ok": True}, {"n": None, "t": None, "ok": False}]
-    assert framed(rows, {**ONE, "framing": "csv"}) == {"acme/orders": b'1,"a,b",true\n,,false\n'}
     with pytest.raises(ValidationError, match="newline"):
         framed([{"value": "a\nb"}], {**ONE, "framing": "lines"})
+
+
+def test_a_csv_record_begins_with_its_uuid() -> None:
+    rows = [{"n": 1, "t": "a,b", "ok": True}, {"n": None, "t": None, "ok": False}]
+    records = framed(rows, {**ONE, "framing": "csv"})["acme/orders"].splitlines()
+    assert [record.partition(b",")[2] for record in records] == [b'1,"a,b",true', b",,false"]
+    uuids = csv_extractor(records)
+    assert uuids == [parse_text(record[:36].decode()) for record in records]
+    assert [(uuid.producer, uuid.flags) for uuid in uuids if uuid] == [(PRODUCER, Flags.CONTINUE_TXN)] * 2
+    # Also where nothing else is in it.
+    (record,) = framed([{"t": ""}], {**ONE, "framing": "csv"})["acme/orders"].splitlines()
+    assert len(csv_framing.parse(record, None)) == 2
     with pytest.raises(ValidationError, match=r"^l: .*to_json"):
         framed([{"l": [1]}], {**ONE, "framing": "csv"})
+
+
+def test_a_protobuf_message_gets_its_uuid_and_keeps_the_rest(tmp_path: Path) -> None:
+    kind = order_class(tmp_path)
+    rows = [{"value": kind(uuid=b"old", key="hi").SerializeToString()}, {"value": b""}]
+    batch = pa.RecordBatch.from_pylist(rows)
+    given = {**ONE, "framing": "fixed", "descriptorFile": "unused", "messageName": "test.Order", "uuidField": "uuid"}
+    framing = framing_of(batch, given, ProtoStamp(kind, ("uuid",)))
+    content = b"".join(piece for pieces in (framing.feed(batch, NOW), framing.end()) for _, piece in pieces)
+    frames = [frame for frame in Framing.FIXED.decoder().feed(content) if isinstance(frame, Frame)]
+    messages = [kind.FromString(frame.payload) for frame in frames]
+    uuids = [parse_bytes(message.uuid) for message in messages]
+    assert [message.key for message in messages] == ["hi", ""]
+    assert [(uuid.producer, uuid.flags) for uuid in uuids] == [(PRODUCER, Flags.CONTINUE_TXN)] * 2
+    writes = framing.writes["acme/orders"]
+    assert (writes.first_clock, writes.last_clock) == (uuids[0].clock, uuids[1].clock)
+    # Readers would take it for a message without a UUID, which counts at once.
+    spoilt = pa.RecordBatch.from_pylist([{"value": b"\xff"}])
+    with pytest.raises(ValidationError, match=r"^value: .*no test\.Order"):
+        list(framing.feed(spoilt, NOW))
 
 
 @pytest.mark.parametrize("mapping", ["modulo", "rendezvous"])
@@ -170,6 +207,15 @@ def test_a_column_may_name_the_journal_and_is_not_written_itself() -> None:
         framed([{"to": "acme/a", "n": 1}, {"to": None, "n": 1}], {"journalColumn": "to"})
 
 
+def test_a_row_must_not_name_the_journal_of_commits() -> None:
+    """It is not known before the row comes."""
+    transaction = {"txnAppId": "daily", "txnVersion": "1", "commitJournal": "acme/commits"}
+    rows = [{"to": "acme/a", "n": 1}, {"to": "acme/commits", "n": 2}]
+    with pytest.raises(ValidationError, match=r"^to: a row goes to acme/commits, .*another commitJournal"):
+        framed(rows, {"journalColumn": "to", **transaction})
+    assert set(framed(rows, {"journalColumn": "to"})) == {"acme/a", "acme/commits"}
+
+
 def test_clocks_ascend_over_batches_even_if_the_time_does_not() -> None:
     batch = pa.RecordBatch.from_pylist([{"n": n} for n in range(3)])
     framing = framing_of(batch, ONE)
@@ -199,7 +245,22 @@ def test_no_more_is_held_than_is_allowed_and_pieces_are_whole_messages() -> None
     assert held_max > PIECE_BYTES
 
 
-def test_an_acknowledgement_is_a_message_of_nothing_but_its_uuid() -> None:
-    ack = json.loads(acknowledgement(("_meta", "uuid"), PRODUCER, clock_at(NOW)))
-    assert parse_text(ack["_meta"]["uuid"]) == (PRODUCER, clock_at(NOW), Flags.ACK_TXN)
-    assert list(ack) == ["_meta"]
+def test_an_acknowledgement_is_a_message_of_nothing_but_its_uuid(tmp_path: Path) -> None:
+    uuid = (PRODUCER, clock_at(NOW), Flags.ACK_TXN)
+
+    def ack(stamp: ProtoStamp | None = None, **given: str) -> bytes:
+        options = SinkOptions.of({"broker": "localhost:8080", **ONE, **given}, {"value": "binary", "t": "string"})
+        return acknowledgement(options, PRODUCER, clock_at(NOW), stamp)
+
+    document = json.loads(ack(uuidField="_meta.uuid"))
+    assert parse_text(document["_meta"]["uuid"]) == uuid
+    assert list(document) == ["_meta"]
+    first, *others = csv_framing.parse(ack(framing="csv"), None)
+    assert (parse_text(first), others) == (uuid, ["", ""])
+    kind = order_class(tmp_path)
+    frame = ack(ProtoStamp(kind, ("uuid",)), framing="fixed", descriptorFile="unused", messageName="test.Order")
+    (found,) = Framing.FIXED.decoder().feed(frame)
+    assert isinstance(found, Frame)
+    assert [(of.name, parse_bytes(value)) for of, value in kind.FromString(found.payload).ListFields()] == [
+        ("uuid", uuid)
+    ]

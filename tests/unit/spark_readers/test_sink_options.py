@@ -8,6 +8,7 @@ from spark_readers.sink_options import KeyMapping, SinkFraming, SinkOptions
 BROKER = {"broker": "localhost:8080"}
 ONE = {**BROKER, "journal": "acme/orders"}
 COLUMNS = {"order": "long", "customer": "string", "tags": "array", "value": "string"}
+PROTO = {"framing": "fixed", "descriptorFile": "orders.pb", "messageName": "test.Order"}
 TRANSACTION = {"txnAppId": "daily", "txnVersion": "7", "commitJournal": "acme/commits"}
 
 
@@ -27,6 +28,31 @@ def test_names_of_options_are_in_any_case() -> None:
     # In the order of a listing, which is what a mapping counts by.
     assert options.journals == ("acme/a", "acme/b")
     assert options.mapping is KeyMapping.RENDEZVOUS
+
+
+@pytest.mark.parametrize("mapping", [{}, {"mapping": "direct"}])
+def test_a_column_that_names_journals_is_the_direct_mapping(mapping: dict[str, str]) -> None:
+    options = SinkOptions.of({**BROKER, "journalColumn": "customer", **mapping}, COLUMNS)
+    assert (options.journal_column, options.mapping) == ("customer", KeyMapping.DIRECT)
+    assert options.column_count == len(COLUMNS) - 1
+
+
+@pytest.mark.parametrize(
+    ("given", "has_uuids"),
+    [
+        ({}, True),
+        ({"framing": "csv"}, True),
+        (PROTO, True),
+        ({"framing": "fixed"}, False),
+        ({"framing": "lines"}, False),
+        ({"framing": "bytes"}, False),
+    ],
+)
+def test_which_framings_have_uuids(given: dict[str, str], has_uuids: bool) -> None:
+    columns = {"value": "binary"}
+    assert SinkOptions.of({**ONE, **given}, columns).has_uuids is has_uuids
+    if has_uuids:
+        assert SinkOptions.of({**ONE, **given, **TRANSACTION}, columns).transaction is not None
 
 
 def test_a_write_with_a_version_has_all_three_of_its_options() -> None:
@@ -58,7 +84,16 @@ def test_a_stream_takes_its_versions_from_batches_and_its_name_from_the_query() 
         ({**BROKER, "journalColumn": "nope"}, "journalColumn", "there is no column 'nope'"),
         ({**ONE, "framing": "xml"}, "framing", "json, lines, csv, fixed or bytes"),
         ({**ONE, "framing": "fixed"}, "framing", "of type binary"),
-        ({**ONE, "framing": "lines", "uuidField": "UUID"}, "uuidField", "only json has"),
+        ({**ONE, "framing": "lines", "uuidField": "UUID"}, "uuidField", "json and csv have UUIDs"),
+        ({**ONE, "framing": "csv", "uuidField": "UUID"}, "uuidField", "is its first field"),
+        ({**ONE, **PROTO, "messageName": ""}, "messageName", "go together"),
+        ({**ONE, **PROTO, "descriptorFile": ""}, "descriptorFile", "go together"),
+        ({**ONE, **PROTO, "framing": "json"}, "descriptorFile", "set framing to fixed"),
+        ({**ONE, **TRANSACTION, "framing": "fixed"}, "txnAppId", "fixed with a descriptorFile"),
+        ({**BROKER, "journals": "acme/a,acme/b", "mapping": "direct"}, "keyColumn", "give keyColumn"),
+        ({**ONE, "mapping": "direct"}, "mapping", "give journalColumn"),
+        ({**BROKER, "journalColumn": "customer", "mapping": "modulo"}, "mapping", "journalColumn is direct"),
+        ({**ONE, "mapping": "random"}, "mapping", "modulo, rendezvous or direct"),
         ({**ONE, "uuidField": "_meta."}, "uuidField", "_meta.uuid"),
         ({**ONE, "uuidField": "customer.uuid"}, "uuidField", "drop or rename it"),
         ({**ONE, "jsonColumn": "order"}, "jsonColumn", "to_json"),
@@ -71,6 +106,7 @@ def test_a_stream_takes_its_versions_from_batches_and_its_name_from_the_query() 
         ({**ONE, **TRANSACTION, "txnAppId": "a" * 61}, "txnAppId", "2 to 60 bytes"),
         ({**ONE, **TRANSACTION, "commitJournal": "acme/orders"}, "commitJournal", "a journal of its own"),
         ({**ONE, **TRANSACTION, "framing": "lines"}, "txnAppId", "at least once"),
+        ({**ONE, **TRANSACTION, "framing": "bytes"}, "txnAppId", "at least once"),
         ({**ONE, "journl": "x"}, "journl", "the ones there are: broker,"),
     ],
 )
