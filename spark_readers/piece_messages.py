@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from consumer.message.csv_framing import CsvDecoder
@@ -18,30 +19,31 @@ from spark_readers.clock_summary import Summary, summarise
 from spark_readers.fragment_access import FragmentAccess, object_name
 from spark_readers.fragment_task import Piece, Run
 from spark_readers.message_batches import (
+    LineBlock,
     MessageBatch,
     PartialMessageError,
     frame_batches,
     line_batches,
     line_begins,
+    line_blocks,
 )
 from spark_readers.proto_columns import proto_extractor
 from spark_readers.read_options import Framing, Mode, ReadOptions
-from spark_readers.uuid_extract import Uuids, csv_extractor, json_extractor, none_extractor
+from spark_readers.uuid_extract import Extractor, Int64s, JsonUuids, UuidColumns, csv_uuids, no_uuids
 
-Extractor = Callable[[list[bytes]], Uuids]
 _T = TypeVar("_T")
 
 
 def extractor_of(options: ReadOptions) -> Extractor:
     match options.framing:
         case Framing.JSON:
-            return json_extractor(options.uuid_field)
+            return JsonUuids(options.uuid_field)
         case Framing.CSV:
-            return csv_extractor
+            return csv_uuids
         case Framing.FIXED if options.descriptor_file:
             return proto_extractor(options.descriptor_file, options.message_name, options.uuid_field)
         case _:
-            return none_extractor
+            return no_uuids
 
 
 def piece_messages(
@@ -96,6 +98,10 @@ def _batches(framing: Framing, source: Iterator[bytes], at: int, end: int, align
             return line_batches(source, at, end, aligned=aligned)
 
 
+def _blocks(source: Iterator[bytes], at: int, end: int, aligned: bool) -> Iterator[LineBlock]:
+    return line_blocks(source, at, end, aligned=aligned)
+
+
 def _begins(source: Iterator[bytes], at: int, end: int, aligned: bool) -> Iterator[pa.Array]:
     return line_begins(source, at, end, aligned=aligned)
 
@@ -145,7 +151,8 @@ def run_uuids(
             from_begin = begin if at < begin else None
         try:
             for batch in piece_messages(access, run.journal, piece, options.framing, from_begin):
-                for at, uuid, payload in zip(batch.begins, extract(list(batch.payloads)), batch.payloads, strict=True):
+                uuids = extract(batch.payloads).to_list()
+                for at, uuid, payload in zip(batch.begins, uuids, batch.payloads, strict=True):
                     if uuid is not None:
                         yield at, uuid, len(payload)
         except PartialMessageError:
@@ -156,4 +163,27 @@ def run_uuids(
 
 def summarise_run(access: FragmentAccess, run: Run, options: ReadOptions, extract: Extractor) -> Summary:
     """What the run does to its producers."""
-    return summarise((at, uuid) for at, uuid, _ in run_uuids(access, run, options, extract))
+
+    def batches() -> Iterator[tuple[Int64s, UuidColumns]]:
+        for piece in run.pieces:
+            try:
+                yield from _piece_uuids(access, run.journal, piece, options.framing, extract)
+            except PartialMessageError:
+                # As the task that reads it.
+                if options.mode is not Mode.DROPMALFORMED:
+                    raise
+
+    return summarise(batches())
+
+
+def _piece_uuids(
+    access: FragmentAccess, journal: str, piece: Piece, framing: Framing, extract: Extractor
+) -> Iterator[tuple[Int64s, UuidColumns]]:
+    """Where its messages begin, and their UUIDs. Of JSON without an object for each line."""
+    if isinstance(extract, JsonUuids):
+        for block in _of_piece(access, journal, piece, framing, None, _blocks):
+            uuids, begins = extract.of_lines(block.data)
+            yield begins + block.begin, uuids
+    else:
+        for batch in piece_messages(access, journal, piece, framing):
+            yield np.array(batch.begins, np.int64), extract(batch.payloads)

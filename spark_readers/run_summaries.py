@@ -17,8 +17,9 @@ from spark_readers.clock_summary import Carry, ProducerCarry, Summary, stretches
 from spark_readers.fragment_access import FragmentAccess, fragment_access
 from spark_readers.fragment_task import Piece, Run
 from spark_readers.message_batches import PartialMessageError
-from spark_readers.piece_messages import Extractor, extractor_of, summarise_run
+from spark_readers.piece_messages import extractor_of, summarise_run
 from spark_readers.read_options import ReadOptions
+from spark_readers.uuid_extract import Extractor
 
 log = logging.getLogger(__name__)
 

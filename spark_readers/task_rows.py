@@ -31,10 +31,11 @@ from spark_readers.message_batches import MessageBatch, PartialMessageError
 from spark_readers.packed_shape import checks_itself, last_byte, looks_whole
 from spark_readers.parse_columns import CORRUPT_RECORD, check_value_schema, read_json_file
 from spark_readers.path_keys import path_keys
-from spark_readers.piece_messages import Extractor, extractor_of, piece_begins, piece_messages, run_uuids
+from spark_readers.piece_messages import extractor_of, piece_begins, piece_messages, run_uuids
 from spark_readers.read_options import Framing, Mode, ReadOptions
 from spark_readers.row_buffer import BATCH_ROWS, METADATA, Message, Place, RowBuffer, gathered, slices
 from spark_readers.run_summaries import tell_skipped
+from spark_readers.uuid_extract import Extractor
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ class _TaskReader:
                     yield self._buffer.placed(begins, place)
                 continue
             for batch in self._messages(run, piece):
-                uuids = self._extract(list(batch.payloads)) if self._wants_uuids else ()
+                uuids = self._extract(batch.payloads).to_list() if self._wants_uuids else ()
                 self._buffer.add(batch.payloads, batch.begins, uuids, place)
                 yield from self._full()
 
@@ -122,7 +123,7 @@ class _TaskReader:
         for piece in run.pieces:
             place = _place(run, piece)
             for batch in self._messages(run, piece):
-                uuids = self._extract(list(batch.payloads))
+                uuids = self._extract(batch.payloads).to_list()
                 for begin, payload, uuid in zip(batch.begins, batch.payloads, uuids, strict=True):
                     take(begin, uuid, (begin, payload, uuid, place), delivered, len(payload) + MESSAGE_BYTES)
                 if sieve.waiting_size > WAITING_BYTES_MAX:
