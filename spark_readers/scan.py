@@ -29,9 +29,9 @@ SAMPLE_JOURNALS = 16
 JOURNALS_LOGGED_MAX = 100
 
 
-def journal_scans(options: ReadOptions) -> Iterator[JournalScan]:
-    """What is read of each journal, with its end fixed. Gaps and divergences fail here, or are logged."""
-    for journal in catalogue(options, loop_thread(), dict(os.environ)):
+def journal_scans(options: ReadOptions, most: int | None = None) -> Iterator[JournalScan]:
+    """What is read of each journal, or of so many, with its end fixed. Gaps and divergences fail, or are logged."""
+    for journal in catalogue(options, loop_thread(), dict(os.environ), most):
         scan = plan_journal(journal.state, options)
         loss = loss_of([scan])
         if loss is not None:
@@ -90,7 +90,8 @@ def sample_columns(options: ReadOptions) -> bytes | None:
 
 def _sample(options: ReadOptions) -> Iterator[bytes]:
     access = fragment_access(options)
-    for scan in islice(journal_scans(options), SAMPLE_JOURNALS):
+    # Others are not even listed, where that can be told beforehand.
+    for scan in islice(journal_scans(options, SAMPLE_JOURNALS), SAMPLE_JOURNALS):
         yield from islice(_records(access, scan, options), SAMPLE_RECORDS)
 
 

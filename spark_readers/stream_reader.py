@@ -141,7 +141,7 @@ class GazetteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = start.offsets.get(name)
             if begin is None:
                 # A new one is read from its first offset, whatever that is.
-                begin = min((at for at in (of.fragments.begin, of.fresh.begin) if at is not None), default=0)
+                begin = of.earliest
             if begin < end:
                 scan = backlog(of.since(begin), begin, end, self._options, _now_s())
                 if scan.pieces:
