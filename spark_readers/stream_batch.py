@@ -48,14 +48,14 @@ def plan_batch(
             runs = of.runs
             if options.sequences:
                 runs, after = sequenced_from(of.carry, found)
-                carries[of.state.journal] = remembered(after)
+                carries[of.state.journal] = after
                 again = _owed(of, found, options)
                 if again is not None:
                     keep(packer.add(again))
             for run in runs:
                 keep(packer.add(run))
     keep(packer.end())
-    return StreamBatch(tasks, replace(end, carries=carries))
+    return StreamBatch(tasks, replace(end, carries=remembered(carries)))
 
 
 class _Stretch(NamedTuple):

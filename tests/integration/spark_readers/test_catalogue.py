@@ -18,9 +18,11 @@ from protocol.selector import LabelSelector
 from spark_readers.catalogue import AT_ONCE_MAX
 from spark_readers.journal_selectors import NAMES_MAX
 from spark_readers.scan import inferred_schema, resolve
+from tests.support.broker_cluster import journal_spec
 from tests.support.counting_s3 import PATIENCE_S, counting_s3
-from tests.support.fragment_bag import options_of
+from tests.support.fragment_bag import LINES, options_of
 from tests.support.scripted_broker import ScriptedBroker, Turn, scripted_broker
+from tests.support.stream_query import StreamQuery
 
 
 def objects_of(*journals: str) -> dict[str, bytes]:
@@ -53,16 +55,27 @@ def test_an_error_of_a_listing_is_told_as_it_is() -> None:
         resolve(options_of(path=store.url, journals="acme/one,acme/two"))
 
 
-def nothing(broker: ScriptedBroker) -> Turn:
+def header_of(broker: ScriptedBroker) -> pb.Header:
     member = ProcessId("zone", "broker")
-    header = Header(member, Route((member,), 0, (broker.endpoint,)), EtcdRevision(1, 2, 3, 4))
-    return Turn([pb.ListResponse(header=header.to_proto()).SerializeToString()])
+    return Header(member, Route((member,), 0, (broker.endpoint,)), EtcdRevision(1, 2, 3, 4)).to_proto()
+
+
+def told_of(broker: ScriptedBroker, *journals: str) -> Turn:
+    """A listing of them."""
+    header = header_of(broker)
+    listed = [
+        pb.ListResponse.Journal(
+            spec=journal_spec(name, 1).to_proto(), mod_revision=1, create_revision=1, route=header.route
+        )
+        for name in journals
+    ]
+    return Turn([pb.ListResponse(header=header, journals=listed).SerializeToString()])
 
 
 async def asked(turns: int, **given: str) -> list[LabelSelector]:
     """What a broker that has no journals was asked for."""
     async with scripted_broker() as broker:
-        await broker.add(*(nothing(broker) for _ in range(turns)))
+        await broker.add(*(told_of(broker) for _ in range(turns)))
         with suppress(ValidationError):
             assert await asyncio.to_thread(resolve, options_of(broker=broker.endpoint, **given)) == {}
         requests = [pb.ListRequest.FromString(call.messages[0]) for call in broker.received]
@@ -77,3 +90,19 @@ async def test_brokers_are_asked_for_names_in_groups_and_for_what_a_pattern_begi
     assert [str(of) for of in await asked(1, journalPattern="acme/ord.*")] == ["name:prefix=acme/ord"]
     assert [str(of) for of in await asked(1, journalPattern=".*")] == [""]
     assert [str(of) for of in await asked(1, selector="app=web")] == ["app=web"]
+
+
+async def test_a_new_journal_of_which_nothing_is_left_is_read_from_where_it_is_written_next() -> None:
+    """Retention may have removed all of it before a stream has heard of it."""
+    async with scripted_broker() as broker:
+        await broker.add(told_of(broker))
+        query = await asyncio.to_thread(lambda: StreamQuery(LINES, broker=broker.endpoint, journalPattern="acme/.*"))
+        header = header_of(broker)
+        head = pb.ReadResponse(status=pb.OFFSET_NOT_YET_AVAILABLE, header=header, offset=4096, write_head=4096)
+        none = pb.FragmentsResponse(header=header)
+        await broker.add(
+            told_of(broker, "acme/orders"), Turn([head.SerializeToString()]), Turn([none.SerializeToString()])
+        )
+        # Not even that it fails for want of what was before.
+        assert await asyncio.to_thread(query.batch) is None
+        assert query.reader.listing.journals["acme/orders"].earliest == 4096
