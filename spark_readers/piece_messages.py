@@ -69,13 +69,10 @@ def _of_piece(
     of = piece.fragment
     found, end = piece_bounds(access, piece)
     at = found if begin is None else begin
-    is_cut = _is_cut_at_frames(piece)
-    aligned = is_cut or begin is not None or piece.begin == piece.first
-    last = end if is_cut else piece.last
+    aligned = begin is not None or _is_aligned(piece)
     if at >= end:
         return
-    # To look for where a message begins, the byte before is needed; bytes are cut anywhere.
-    first, last = (at, end) if framing is Framing.BYTES else (at if aligned else at - 1, last)
+    first, last = _content_range(piece, framing, at, end, aligned)
     source = access.fresh(journal, first, last) if of is None else access.content(of, first, last)
     try:
         yield from made(source, at, end, aligned)
@@ -84,6 +81,24 @@ def _of_piece(
             raise
         place = f"{journal} in {object_name(of)}" if of is not None else journal
         raise type(error)(f"{place}: {error}") from error
+
+
+def _is_aligned(piece: Piece) -> bool:
+    return _is_cut_at_frames(piece) or piece.begin == piece.first
+
+
+def _content_range(piece: Piece, framing: Framing, at: int, end: int, aligned: bool) -> tuple[int, int]:
+    # To look for where a message begins, the byte before is needed; bytes are cut anywhere.
+    if framing is Framing.BYTES:
+        return at, end
+    return at if aligned else at - 1, end if _is_cut_at_frames(piece) else piece.last
+
+
+def expect_piece(access: FragmentAccess, piece: Piece, framing: Framing) -> None:
+    """It is the next to be read. Where it is cut at frames, of which nobody knows yet where they are, it can wait."""
+    of = piece.fragment
+    if of is not None and not _is_cut_at_frames(piece) and piece.begin < piece.end:
+        access.expect(of, *_content_range(piece, framing, piece.begin, piece.end, _is_aligned(piece)))
 
 
 def _batches(framing: Framing, source: Iterator[bytes], at: int, end: int, aligned: bool) -> Iterator[MessageBatch]:
