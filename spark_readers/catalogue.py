@@ -6,10 +6,11 @@ import asyncio
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from broker.client.client import Client
 from broker.client.listing import ListedJournal
@@ -26,11 +27,14 @@ from protocol.identifier import check_journal
 from protocol.label import LabelSet
 from spark_readers.broker_connection import advised, client_settings
 from spark_readers.fragment_table import FragmentTable
+from spark_readers.journal_selectors import journal_selectors
 from spark_readers.loop_thread import LoopThread
 from spark_readers.read_options import Bound, JournalChoice, ReadOptions
 from spark_readers.scan_plan import JournalState
 
 log = logging.getLogger(__name__)
+_A = TypeVar("_A")
+_T = TypeVar("_T")
 
 AT_ONCE_MAX = 16
 # Path keys that brokers add below a journal's folder. Others, such as region=eu, are parts of journals' names.
@@ -51,6 +55,12 @@ class CataloguedJournal:
         """Unpacked, for as long as it is planned."""
         return self.since(0)
 
+    @property
+    def earliest(self) -> int:
+        """Where its first fragment begins. One of which there are none left begins where the next is written."""
+        begins = [table.begin for table in (self.fragments, self.fresh) if table.begin is not None]
+        return min(begins, default=self.write_head or 0)
+
     def since(self, offset: int) -> JournalState:
         """The same, without fragments that end before `offset`."""
         return JournalState(
@@ -62,70 +72,96 @@ class CataloguedJournal:
         )
 
 
-def catalogue(options: ReadOptions, loop: LoopThread, environ: dict[str, str]) -> Iterator[CataloguedJournal]:
-    """Every journal that was asked for, in the order of names. One that was named and is not there is an error."""
-    found = listed(options, loop, environ)
-    check_chosen(found.keys(), options)
+def catalogue(
+    options: ReadOptions, loop: LoopThread, environ: dict[str, str], most: int | None = None
+) -> Iterator[CataloguedJournal]:
+    """Every journal that was asked for, or so many of them, in the order of names. One that was named and is not there
+    is an error."""
+    if most is not None:
+        names = options.journals.names[:most]
+        options = replace(options, journals=replace(options.journals, names=names))
+    found = listed(options, loop, environ, most=most)
+    check_chosen(found.keys(), options, is_all=most is None)
     for name in sorted(found):
         # Given away one by one, so that what was planned already takes no more room.
         yield found.pop(name)
 
 
 def listed(
-    options: ReadOptions, loop: LoopThread, environ: dict[str, str], read: Mapping[str, int] | None = None
+    options: ReadOptions,
+    loop: LoopThread,
+    environ: dict[str, str],
+    read: Mapping[str, int] | None = None,
+    most: int | None = None,
 ) -> dict[str, CataloguedJournal]:
-    """Those that are there. Of those `read` up to their ends, as brokers tell, fragments are not asked for."""
+    """Those that are there. Of those `read` up to their ends, as brokers tell, fragments are not asked for; nor of more
+    than `most`."""
     if options.broker is None:
         return loop.run(_of_store(options, environ))
     with advised(options.broker):
-        return loop.run(_of_brokers(options, client_settings(options.broker, environ, options.file_root), read or {}))
+        settings = client_settings(options.broker, environ, options.file_root)
+        return loop.run(_of_brokers(options, settings, read or {}, most))
 
 
-def check_chosen(found: Set[str], options: ReadOptions) -> None:
-    """Raises a ValidationError if a journal that was named is not there."""
+def check_chosen(found: Set[str], options: ReadOptions, is_all: bool = True) -> None:
+    """Raises a ValidationError if a journal that was named is not there. Offsets may be of journals that were not
+    looked for, unless all were."""
     for option, names in (
         ("journal", options.journals.names),
         ("startingOffsets", options.starting),
         ("endingOffsets", options.ending),
     ):
-        missing = sorted(set() if isinstance(names, Bound) else set(names) - found)
+        if isinstance(names, Bound) or (names is not options.journals.names and not is_all):
+            continue
+        missing = sorted(set(names) - found)
         if missing:
             where = "the brokers have" if options.broker else "the store has fragments of"
             raise ValidationError(f"{where} no journal {missing[0]!r} that was chosen: check its name", option)
 
 
 async def _of_brokers(
-    options: ReadOptions, settings: ClientSettings, read: Mapping[str, int]
+    options: ReadOptions, settings: ClientSettings, read: Mapping[str, int], most: int | None
 ) -> dict[str, CataloguedJournal]:
     async with Client(settings=settings) as client:
-        listing = await client.list(_selector(options.journals))
-        listed = [journal for journal in listing if options.journals.matches(journal.spec.name)]
+        selectors = journal_selectors(options.journals)
+        listings = await _at_once(client.list, selectors)
+        chosen = {
+            journal.spec.name: journal
+            for listing in listings
+            for journal in listing
+            if options.journals.matches(journal.spec.name)
+        }
+        listed = [chosen[name] for name in sorted(chosen)[:most]]
         # Ends first: what is stored afterwards is in the listings as well, and what is not is read through brokers.
         heads = await _write_heads(client, listed) if options.tail else {}
-        at_once = asyncio.Semaphore(AT_ONCE_MAX)
-        found: dict[str, CataloguedJournal] = {}
 
-        async def one(journal: ListedJournal) -> None:
+        async def catalogued(journal: ListedJournal) -> CataloguedJournal:
             name = journal.spec.name
-            async with at_once:
-                of = CataloguedJournal(FragmentTable(name), FragmentTable(name), heads.get(name), _labels(journal))
-                found[name] = of
-                if name in read and heads.get(name, OFFSET_MAX) <= read[name]:
-                    return
-                async with aclosing(client.fragments(name)) as fragments:
-                    async for one in fragments:
-                        (of.fragments if one.fragment.backing_store else of.fresh).extend((one.fragment,))
+            of = CataloguedJournal(FragmentTable(name), FragmentTable(name), heads.get(name), _labels(journal))
+            if name in read and heads.get(name, OFFSET_MAX) <= read[name]:
+                return of
+            async with aclosing(client.fragments(name)) as fragments:
+                async for one in fragments:
+                    (of.fragments if one.fragment.backing_store else of.fresh).extend((one.fragment,))
+            return of
 
+        return {of.fragments.journal: of for of in await _at_once(catalogued, listed)}
+
+
+async def _at_once(ask: Callable[[_A], Awaitable[_T]], about: Sequence[_A]) -> list[_T]:
+    """The answers, in order. Of those that fail, one error is enough."""
+    slots = asyncio.Semaphore(AT_ONCE_MAX)
+
+    async def one(of: _A) -> _T:
+        async with slots:
+            return await ask(of)
+
+    try:
         async with asyncio.TaskGroup() as group:
-            for journal in listed:
-                group.create_task(one(journal))
-    return found
-
-
-def _selector(journals: JournalChoice) -> str:
-    if journals.selector:
-        return journals.selector
-    return ",".join(f"name={name}" for name in journals.names) if len(journals.names) == 1 else ""
+            asked = [group.create_task(one(of)) for of in about]
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from errors
+    return [task.result() for task in asked]
 
 
 def _labels(journal: ListedJournal) -> dict[str, str]:
@@ -168,7 +204,7 @@ async def _of_store(options: ReadOptions, environ: dict[str, str]) -> dict[str, 
     try:
         store = await stores.open(options.path)
         if options.journals.names:
-            listings = [await _named(name, options, store) for name in options.journals.names]
+            listings = await _at_once(lambda name: _named(name, options, store), options.journals.names)
             tables = {listing.journal: FragmentTable(listing.journal, listing.fragments) for listing in listings}
         else:
             tables = await _discovered(options, store)

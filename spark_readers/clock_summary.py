@@ -16,13 +16,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
-from consumer.message.message_uuid import Flags, MessageUUID
+import numpy as np
+from numpy.typing import NDArray
+
+from consumer.message.message_uuid import PRODUCER_BYTES, Flags
+from spark_readers.uuid_extract import Int64s, Uint64s, UuidColumns
 
 _CONTINUE = int(Flags.CONTINUE_TXN)
 ACK = int(Flags.ACK_TXN)
 
+MANY = 16
+"""Messages of a producer that are taken together sooner than one by one."""
 DROPPED = 0
 """A settlement: no message of the open transaction is ever delivered, as no Clock is below it."""
 
@@ -66,11 +73,32 @@ class ProducerSummary:
     ack: int | None = None
     after: ProducerCarry | None = None
 
-    def take(self, begin: int, clock: int, flags: int) -> None:
+    def take(self, begins: Int64s, clocks: Uint64s, flags: NDArray[np.uint16]) -> None:
+        """Messages of this producer, in order."""
+        if len(begins) >= MANY:
+            self.take_many(begins, clocks, flags)
+            return
+        for begin, clock, flag in zip(begins.tolist(), clocks.tolist(), flags.tolist(), strict=True):
+            self.take_one(begin, clock, flag)
+
+    def take_many(self, begins: Int64s, clocks: Uint64s, flags: NDArray[np.uint16]) -> None:
+        acks = np.flatnonzero(flags == ACK)
+        if self.after is None:
+            head = slice(None, acks[0] if len(acks) else None)
+            self._take_head(begins[head], clocks[head], flags[head] == _CONTINUE)
+        if len(acks):
+            # What was between two of them is settled, and leaves nothing behind.
+            self.ack = int(clocks[acks[0]]) if self.ack is None else self.ack
+            last = int(clocks[acks[-1]])
+            self.after = ProducerCarry(last, last)
+            rest = slice(acks[-1] + 1, None)
+            begins, clocks, flags = begins[rest], clocks[rest], flags[rest]
+        if self.after is not None:
+            self.after = _stepped_on(self.after, begins, clocks, flags == _CONTINUE)
+
+    def take_one(self, begin: int, clock: int, flags: int) -> None:
         if self.after is not None:
             self.after = stepped(self.after, begin, clock, flags)
-            if flags == ACK:
-                self.ack = self.ack if self.ack is not None else clock
         elif flags == ACK:
             self.ack = clock
             self.after = ProducerCarry(clock, clock)
@@ -84,6 +112,19 @@ class ProducerSummary:
                     self.renewed_begin = begin
         elif clock > self.outside:
             self.outside, self.renewed, self.renewed_begin = clock, 0, None
+
+    def _take_head(self, begins: Int64s, clocks: Uint64s, continues: NDArray[np.bool_]) -> None:
+        """Messages before the first ACK."""
+        if continues.any():
+            self.pending = max(self.pending, int(clocks[continues].max()))
+            if self.pending_begin is None:
+                self.pending_begin = int(begins[continues][0])
+        outside, since = _last_outside(clocks, continues, self.outside)
+        if outside > self.outside:
+            self.outside, self.renewed, self.renewed_begin = outside, 0, None
+        self.renewed, first = _risen(clocks, continues, since, max(self.outside, self.renewed), self.renewed)
+        if first is not None and self.renewed_begin is None:
+            self.renewed_begin = int(begins[first])
 
     def applied(self, before: ProducerCarry | None) -> ProducerCarry:
         """Where the producer stands after the stretch."""
@@ -102,16 +143,32 @@ Summary = dict[bytes, ProducerSummary]
 """Of a stretch, by producer."""
 
 
-def summarise(messages: Iterable[tuple[int, MessageUUID]]) -> Summary:
-    """`messages` are where each begins, and its UUID, in order. Those without a Clock do not take part."""
+def summarise(batches: Iterable[tuple[Int64s, UuidColumns]]) -> Summary:
+    """`batches` are where messages begin, and their UUIDs, in order. Those without a Clock do not take part."""
     summary: Summary = {}
-    for begin, (producer, clock, flags) in messages:
-        if clock:
-            found = summary.get(producer)
-            if found is None:
-                found = summary[producer] = ProducerSummary(clock)
-            found.take(begin, clock, flags)
+    for begins, uuids in batches:
+        _take_batch(summary, begins, uuids)
     return summary
+
+
+def _take_batch(summary: Summary, begins: Int64s, uuids: UuidColumns) -> None:
+    takes_part = uuids.is_known & (uuids.clocks != 0)
+    if not takes_part.all():
+        begins, uuids = begins[takes_part], uuids.taken(takes_part)
+    if not len(begins):
+        return
+    if (uuids.producers != uuids.producers[0]).any():
+        # By producer, and each still in the order of offsets.
+        order = np.argsort(uuids.producers, kind="stable")
+        begins, uuids = begins[order], uuids.taken(order)
+    _, producers, clocks, flags = uuids
+    bounds = [0, *(np.flatnonzero(producers[1:] != producers[:-1]) + 1).tolist(), len(producers)]
+    for first, end in pairwise(bounds):
+        producer = int(producers[first]).to_bytes(PRODUCER_BYTES, "big")
+        found = summary.get(producer)
+        if found is None:
+            found = summary[producer] = ProducerSummary(int(clocks[first]))
+        found.take(begins[first:end], clocks[first:end], flags[first:end])
 
 
 def settlement(carry: Carry, later: Sequence[Summary]) -> dict[bytes, int]:
@@ -202,6 +259,37 @@ def stepped(state: ProducerCarry, begin: int, clock: int, flags: int) -> Produce
             return state
         return ProducerCarry(state.last_ack, clock, begin if state.begin is None else state.begin)
     return ProducerCarry(clock, clock) if clock > state.last_ack else state
+
+
+def _stepped_on(state: ProducerCarry, begins: Int64s, clocks: Uint64s, continues: NDArray[np.bool_]) -> ProducerCarry:
+    """A producer's state after more messages, of which none is an ACK."""
+    outside, since = _last_outside(clocks, continues, state.last_ack)
+    if outside > state.last_ack:
+        state = ProducerCarry(outside, outside)
+    largest, first = _risen(clocks, continues, since, state.max_clock, state.max_clock)
+    if first is None:
+        return state
+    return ProducerCarry(state.last_ack, largest, int(begins[first]) if state.begin is None else state.begin)
+
+
+def _last_outside(clocks: Uint64s, continues: NDArray[np.bool_], above: int) -> tuple[int, int]:
+    """The largest Clock outside of transactions, if it is above, and what comes after the first that has it."""
+    if not continues.all():
+        largest = int(clocks[~continues].max())
+        if largest > above:
+            return largest, int(np.argmax(~continues & (clocks == largest))) + 1
+    return above, 0
+
+
+def _risen(
+    clocks: Uint64s, continues: NDArray[np.bool_], since: int, above: int, largest: int
+) -> tuple[int, int | None]:
+    """The largest Clock within a transaction of those `since` that are above, and which is the first of these; or
+    the one there was."""
+    rises = continues[since:] & (clocks[since:] > above)
+    if not rises.any():
+        return largest, None
+    return int(clocks[since:][rises].max()), since + int(np.argmax(rises))
 
 
 def carry_to_json(carry: Carry) -> dict[str, list[int | None]]:

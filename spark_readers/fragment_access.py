@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, closing
 from pathlib import Path
 
 from broker.client.blocking import BlockingClient
@@ -38,7 +38,7 @@ from protocol.fragment_store import FragmentStore
 from protocol.url import parse_url
 from spark_readers.broker_access import BrokerAccess
 from spark_readers.broker_connection import advised, client_settings
-from spark_readers.loop_thread import LoopThread, loop_thread
+from spark_readers.loop_thread import LoopThread, OpenedStream, loop_thread
 from spark_readers.read_options import ReadOptions
 from spark_readers.scan_plan import DataLossError
 
@@ -46,6 +46,10 @@ CHUNK_BYTES = 1 << 20
 ATTEMPTS_MAX = 4
 PAUSE_S = 0.2
 ACCESSES_MAX = 8
+
+EXPECTED_MAX = 2
+"""Objects that were opened and not yet asked for: the one that is read next, and the one after it."""
+_Expected = tuple[str, Fragment, int, int]
 
 
 def object_name(of: Fragment) -> str:
@@ -71,14 +75,29 @@ class FragmentAccess:
         self._client: BlockingClient | None = None
         self._signer: Client | None = None
         self._urls: FragmentUrls | None = None
+        # By the one thread that reads a task. Others find nothing here.
+        self._expected: dict[_Expected, OpenedStream[bytes]] = {}
 
     def content(self, of: Fragment, begin: int, end: int) -> Iterator[bytes]:
         """The content [begin, end), in pieces of at most 1 MiB. Errors name the object."""
         path = self.local_path(of)
         if path is not None:
             return self._local(of, path, begin, end)
-        pieces = self._loop.stream(lambda: self._remote(of, begin, end))
+        pieces = self._expected_or(("content", of, begin, end), lambda: self._remote(of, begin, end))
         return _summed(of, pieces) if (begin, end) == (of.begin, of.end) else pieces
+
+    def expect(self, of: Fragment, begin: int, end: int) -> None:
+        """This content will be asked for next: its object is opened, and a few MiB of it are read, meanwhile."""
+        if self.local_path(of) is None:
+            self._expect(("content", of, begin, end), lambda: self._remote(of, begin, end))
+
+    def expect_packed(self, of: Fragment) -> None:
+        if self.local_path(of) is None:
+            self._expect(("packed", of, 0, 0), lambda: self._packed(of))
+
+    def expect_nothing(self) -> None:
+        """What was expected and has not been asked for is closed."""
+        self._close_expected(0)
 
     def fresh(self, journal: str, begin: int, end: int) -> Iterator[bytes]:
         """What brokers have and stores have not, or had not when the scan was planned."""
@@ -99,6 +118,7 @@ class FragmentAccess:
 
     def close(self) -> None:
         """What it has opened. The loop of the process goes on."""
+        self.expect_nothing()
 
         async def closed() -> None:
             await self._stores.close()
@@ -124,14 +144,7 @@ class FragmentAccess:
 
     def packed(self, of: Fragment) -> Iterator[bytes]:
         """The object as it is stored, at the first attempt or not at all."""
-
-        async def chunks() -> AsyncGenerator[bytes, None]:
-            source = await self._source(of)
-            async with aclosing(source.open(0, None)) as stream:
-                async for chunk in stream:
-                    yield chunk
-
-        return self._loop.stream(chunks)
+        return self._expected_or(("packed", of, 0, 0), lambda: self._packed(of))
 
     def seek_table(self, of: Fragment) -> SeekTable | None:
         path = self.local_path(of)
@@ -156,6 +169,26 @@ class FragmentAccess:
                     await _pause(of, attempts, error)
 
         return self._loop.run(found())
+
+    def _expect(self, what: _Expected, open_stream: Callable[[], AsyncGenerator[bytes, None]]) -> None:
+        if what not in self._expected:
+            self._close_expected(EXPECTED_MAX - 1)
+            self._expected[what] = self._loop.opened(open_stream)
+
+    def _close_expected(self, kept: int) -> None:
+        while len(self._expected) > kept:
+            self._expected.pop(next(iter(self._expected))).close()
+
+    def _expected_or(self, what: _Expected, open_stream: Callable[[], AsyncGenerator[bytes, None]]) -> Iterator[bytes]:
+        expected = self._expected.pop(what, None)
+        with closing(expected or self._loop.opened(open_stream)) as opened:
+            yield from opened
+
+    async def _packed(self, of: Fragment) -> AsyncGenerator[bytes, None]:
+        source = await self._source(of)
+        async with aclosing(source.open(0, None)) as stream:
+            async for chunk in stream:
+                yield chunk
 
     def _local(self, of: Fragment, path: Path, begin: int, end: int) -> Iterator[bytes]:
         try:

@@ -17,6 +17,41 @@ AHEAD_MAX = 4
 """How many pieces are fetched before they are asked for."""
 
 
+class OpenedStream(Iterator[T]):
+    """What a generator on the loop yields, for a thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, open_stream: Callable[[], AsyncGenerator[T, None]]) -> None:
+        self._loop = loop
+        self._open_stream = open_stream
+        # The last one is the error or the end.
+        self._items: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue()
+        self._slots = asyncio.Semaphore(AHEAD_MAX)
+        self._fetching = asyncio.run_coroutine_threadsafe(self._fetch(), loop)
+
+    def __next__(self) -> T:
+        item, error = self._items.get()
+        if error is not None:
+            # There is nothing to come after it.
+            self._items.put((None, StopIteration()))
+            raise error
+        self._loop.call_soon_threadsafe(self._slots.release)
+        return item  # type: ignore[return-value]
+
+    def close(self) -> None:
+        self._fetching.cancel()
+
+    async def _fetch(self) -> None:
+        error: BaseException = StopIteration()
+        try:
+            async with aclosing(self._open_stream()) as stream:
+                async for item in stream:
+                    await self._slots.acquire()
+                    self._items.put((item, None))
+        except BaseException as caught:
+            error = caught
+        self._items.put((None, error))
+
+
 class LoopThread:
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -33,35 +68,9 @@ class LoopThread:
             future.cancel()
             raise
 
-    def stream(self, open_stream: Callable[[], AsyncGenerator[T, None]]) -> Iterator[T]:
-        """What the generator yields, fetched ahead. Whoever stops early ends it."""
-        # The last one is the error or the end.
-        items: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue()
-        slots = asyncio.Semaphore(AHEAD_MAX)
-
-        async def fetch() -> None:
-            error: BaseException | None = StopIteration()
-            try:
-                async with aclosing(open_stream()) as stream:
-                    async for item in stream:
-                        await slots.acquire()
-                        items.put((item, None))
-            except BaseException as caught:
-                error = caught
-            items.put((None, error))
-
-        fetching = asyncio.run_coroutine_threadsafe(fetch(), self._loop)
-        try:
-            while True:
-                item, error = items.get()
-                if error is not None:
-                    if isinstance(error, StopIteration):
-                        return
-                    raise error
-                self._loop.call_soon_threadsafe(slots.release)
-                yield item  # type: ignore[misc]
-        finally:
-            fetching.cancel()
+    def opened(self, open_stream: Callable[[], AsyncGenerator[T, None]]) -> OpenedStream[T]:
+        """What the generator yields, fetched ahead from now on. Whoever asks for it has to close it."""
+        return OpenedStream(self._loop, open_stream)
 
     def _main(self, started: Future[asyncio.AbstractEventLoop]) -> None:
         async def serve() -> None:

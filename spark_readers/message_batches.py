@@ -42,6 +42,14 @@ class Garbage(bytes):
     """In the place of a payload: the first of the bytes between two frames, which are no message."""
 
 
+class LineBlock(NamedTuple):
+    """Lines that have not been taken apart."""
+
+    # Whole lines, each with its newline.
+    data: bytes
+    begin: int
+
+
 class PartialMessageError(CorruptError):
     """Bytes end within a message: appends of this journal do not hold whole messages, or an offset cuts one."""
 
@@ -49,6 +57,11 @@ class PartialMessageError(CorruptError):
 def line_batches(content: Iterable[bytes], at: int, end: int, *, aligned: bool = True) -> Iterator[MessageBatch]:
     """Lines that begin before `end`. The content begins at `at`; unless it is `aligned`, one byte before that is given
     as well, and what comes before the first newline is skipped."""
+    return map(_lines, line_blocks(content, at, end, aligned=aligned))
+
+
+def line_blocks(content: Iterable[bytes], at: int, end: int, *, aligned: bool = True) -> Iterator[LineBlock]:
+    """The same lines, many at once."""
     if not aligned:
         at, content = _next_line(content, at - 1)
     rest = b""
@@ -59,13 +72,13 @@ def line_batches(content: Iterable[bytes], at: int, end: int, *, aligned: bool =
         last = data.rfind(b"\n") + 1 if len(data) >= BATCH_BYTES else 0
         rest = data[last:]
         if last:
-            yield _lines(data[:last], at, end)
+            yield _block(data[:last], at, end)
             at += last
         elif len(data) > FRAME_BYTES_MAX:
             raise PartialMessageError(f"a line that begins at {at} is over the limit of {FRAME_BYTES_MAX} bytes")
     last = rest.rfind(b"\n") + 1
     if last and at < end:
-        yield _lines(rest[:last], at, end)
+        yield _block(rest[:last], at, end)
     if last < len(rest) and at + last < end:
         raise PartialMessageError(f"no newline ends the line that begins at offset {at + last}")
 
@@ -107,11 +120,16 @@ def _next_line(content: Iterable[bytes], at: int) -> tuple[int, Iterable[bytes]]
     return at, ()
 
 
-def _lines(data: bytes, at: int, end: int) -> MessageBatch:
+def _block(data: bytes, at: int, end: int) -> LineBlock:
     """Of whole lines. Those that begin at `end` or later are left out."""
     if at + len(data) > end:
         # Up to the newline that ends the last line which begins before `end`.
         data = data[: data.find(b"\n", end - at - 1) + 1]
+    return LineBlock(data, at)
+
+
+def _lines(block: LineBlock) -> MessageBatch:
+    data, at = block
     lines = data.split(b"\n")
     lines.pop()
     begins = list(accumulate(map(_one_more, map(len, lines)), initial=at))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from consumer.message.csv_framing import CsvDecoder
@@ -18,30 +19,31 @@ from spark_readers.clock_summary import Summary, summarise
 from spark_readers.fragment_access import FragmentAccess, object_name
 from spark_readers.fragment_task import Piece, Run
 from spark_readers.message_batches import (
+    LineBlock,
     MessageBatch,
     PartialMessageError,
     frame_batches,
     line_batches,
     line_begins,
+    line_blocks,
 )
 from spark_readers.proto_columns import proto_extractor
 from spark_readers.read_options import Framing, Mode, ReadOptions
-from spark_readers.uuid_extract import Uuids, csv_extractor, json_extractor, none_extractor
+from spark_readers.uuid_extract import Extractor, Int64s, JsonUuids, UuidColumns, csv_uuids, no_uuids
 
-Extractor = Callable[[list[bytes]], Uuids]
 _T = TypeVar("_T")
 
 
 def extractor_of(options: ReadOptions) -> Extractor:
     match options.framing:
         case Framing.JSON:
-            return json_extractor(options.uuid_field)
+            return JsonUuids(options.uuid_field)
         case Framing.CSV:
-            return csv_extractor
+            return csv_uuids
         case Framing.FIXED if options.descriptor_file:
             return proto_extractor(options.descriptor_file, options.message_name, options.uuid_field)
         case _:
-            return none_extractor
+            return no_uuids
 
 
 def piece_messages(
@@ -67,13 +69,10 @@ def _of_piece(
     of = piece.fragment
     found, end = piece_bounds(access, piece)
     at = found if begin is None else begin
-    is_cut = _is_cut_at_frames(piece)
-    aligned = is_cut or begin is not None or piece.begin == piece.first
-    last = end if is_cut else piece.last
+    aligned = begin is not None or _is_aligned(piece)
     if at >= end:
         return
-    # To look for where a message begins, the byte before is needed; bytes are cut anywhere.
-    first, last = (at, end) if framing is Framing.BYTES else (at if aligned else at - 1, last)
+    first, last = _content_range(piece, framing, at, end, aligned)
     source = access.fresh(journal, first, last) if of is None else access.content(of, first, last)
     try:
         yield from made(source, at, end, aligned)
@@ -82,6 +81,24 @@ def _of_piece(
             raise
         place = f"{journal} in {object_name(of)}" if of is not None else journal
         raise type(error)(f"{place}: {error}") from error
+
+
+def _is_aligned(piece: Piece) -> bool:
+    return _is_cut_at_frames(piece) or piece.begin == piece.first
+
+
+def _content_range(piece: Piece, framing: Framing, at: int, end: int, aligned: bool) -> tuple[int, int]:
+    # To look for where a message begins, the byte before is needed; bytes are cut anywhere.
+    if framing is Framing.BYTES:
+        return at, end
+    return at if aligned else at - 1, end if _is_cut_at_frames(piece) else piece.last
+
+
+def expect_piece(access: FragmentAccess, piece: Piece, framing: Framing) -> None:
+    """It is the next to be read. Where it is cut at frames, of which nobody knows yet where they are, it can wait."""
+    of = piece.fragment
+    if of is not None and not _is_cut_at_frames(piece) and piece.begin < piece.end:
+        access.expect(of, *_content_range(piece, framing, piece.begin, piece.end, _is_aligned(piece)))
 
 
 def _batches(framing: Framing, source: Iterator[bytes], at: int, end: int, aligned: bool) -> Iterator[MessageBatch]:
@@ -94,6 +111,10 @@ def _batches(framing: Framing, source: Iterator[bytes], at: int, end: int, align
             return frame_batches(source, at, FixedDecoder(at))
         case Framing.LINES | Framing.JSON:
             return line_batches(source, at, end, aligned=aligned)
+
+
+def _blocks(source: Iterator[bytes], at: int, end: int, aligned: bool) -> Iterator[LineBlock]:
+    return line_blocks(source, at, end, aligned=aligned)
 
 
 def _begins(source: Iterator[bytes], at: int, end: int, aligned: bool) -> Iterator[pa.Array]:
@@ -145,7 +166,8 @@ def run_uuids(
             from_begin = begin if at < begin else None
         try:
             for batch in piece_messages(access, run.journal, piece, options.framing, from_begin):
-                for at, uuid, payload in zip(batch.begins, extract(list(batch.payloads)), batch.payloads, strict=True):
+                uuids = extract(batch.payloads).to_list()
+                for at, uuid, payload in zip(batch.begins, uuids, batch.payloads, strict=True):
                     if uuid is not None:
                         yield at, uuid, len(payload)
         except PartialMessageError:
@@ -156,4 +178,27 @@ def run_uuids(
 
 def summarise_run(access: FragmentAccess, run: Run, options: ReadOptions, extract: Extractor) -> Summary:
     """What the run does to its producers."""
-    return summarise((at, uuid) for at, uuid, _ in run_uuids(access, run, options, extract))
+
+    def batches() -> Iterator[tuple[Int64s, UuidColumns]]:
+        for piece in run.pieces:
+            try:
+                yield from _piece_uuids(access, run.journal, piece, options.framing, extract)
+            except PartialMessageError:
+                # As the task that reads it.
+                if options.mode is not Mode.DROPMALFORMED:
+                    raise
+
+    return summarise(batches())
+
+
+def _piece_uuids(
+    access: FragmentAccess, journal: str, piece: Piece, framing: Framing, extract: Extractor
+) -> Iterator[tuple[Int64s, UuidColumns]]:
+    """Where its messages begin, and their UUIDs. Of JSON without an object for each line."""
+    if isinstance(extract, JsonUuids):
+        for block in _of_piece(access, journal, piece, framing, None, _blocks):
+            uuids, begins = extract.of_lines(block.data)
+            yield begins + block.begin, uuids
+    else:
+        for batch in piece_messages(access, journal, piece, framing):
+            yield np.array(batch.begins, np.int64), extract(batch.payloads)

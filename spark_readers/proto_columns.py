@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError, Message
 from consumer.message.message_uuid import MessageUUID, parse_bytes
 from protocol.errors import ValidationError
 from spark_readers.message_batches import Garbage
-from spark_readers.uuid_extract import Uuids, parsed_uuid
+from spark_readers.uuid_extract import Extractor, UuidColumns, parsed_uuid
 
 _TYPES = {
     FieldDescriptor.CPPTYPE_INT32: "integer",
@@ -122,7 +122,7 @@ def _one(field: Any, value: Any) -> Any:
     return value
 
 
-def proto_extractor(descriptor_file: str, message_name: str, path: Sequence[str]) -> Callable[[list[bytes]], Uuids]:
+def proto_extractor(descriptor_file: str, message_name: str, path: Sequence[str]) -> Extractor:
     """The UUID in a field of bytes or text. A message type without such a field has none."""
     kind = message_class(descriptor_file, message_name)
 
@@ -141,4 +141,4 @@ def proto_extractor(descriptor_file: str, message_name: str, path: Sequence[str]
             return parse_bytes(found) if len(found) == 16 else None
         return parsed_uuid(found)
 
-    return lambda payloads: [one(payload) for payload in payloads]
+    return lambda payloads: UuidColumns.of([one(payload) for payload in payloads])

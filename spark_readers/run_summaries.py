@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import NamedTuple
 
 from protocol.errors import CorruptError
 from spark_readers.clock_summary import Carry, ProducerCarry, Summary, stretches
-from spark_readers.fragment_access import FragmentAccess, fragment_access
+from spark_readers.fragment_access import FragmentAccess
 from spark_readers.fragment_task import Piece, Run
 from spark_readers.message_batches import PartialMessageError
-from spark_readers.piece_messages import Extractor, extractor_of, summarise_run
+from spark_readers.piece_messages import summarise_run
 from spark_readers.read_options import ReadOptions
+from spark_readers.uuid_extract import Extractor
 
 log = logging.getLogger(__name__)
-
-SUMMARIES_AT_ONCE_MAX = 4
 
 
 class RunSummaries(NamedTuple):
@@ -59,16 +57,6 @@ def run_summaries(access: FragmentAccess, run: Run, options: ReadOptions, extrac
         pieces.append(piece)
         summaries.append(summary)
     return RunSummaries(replace(run, pieces=tuple(pieces)), summaries, skipped)
-
-
-def summarised(runs: Sequence[Run], options: ReadOptions) -> list[RunSummaries]:
-    """Several at once, in the order of the runs. Those of which nothing can be read are left out."""
-    access = fragment_access(options)
-    extract = extractor_of(options)
-    with ThreadPoolExecutor(SUMMARIES_AT_ONCE_MAX, thread_name_prefix="summaries") as threads:
-        found = list(threads.map(lambda run: run_summaries(access, run, options, extract), runs))
-    tell_skipped([piece for of in found for piece in of.skipped])
-    return [of for of in found if of.run.pieces]
 
 
 def tell_skipped(pieces: Sequence[Piece]) -> None:

@@ -18,20 +18,20 @@ from spark_readers.message_batches import Garbage, PartialMessageError
 from spark_readers.parse_columns import CORRUPT_RECORD
 from spark_readers.piece_messages import piece_messages
 from spark_readers.read_options import Mode, ReadOptions
-from spark_readers.run_summaries import sequenced_from, summarised
+from spark_readers.run_summaries import sequenced_from
 from spark_readers.scan_plan import JournalScan, TaskPacker, cut, loss_of, open_bytes_of, plan_journal
+from spark_readers.summary_pool import SummaryPool
 
 log = logging.getLogger(__name__)
 
-SUMMARIES_AT_ONCE_MAX = 4
 SAMPLE_RECORDS = 1000
 SAMPLE_JOURNALS = 16
 JOURNALS_LOGGED_MAX = 100
 
 
-def journal_scans(options: ReadOptions) -> Iterator[JournalScan]:
-    """What is read of each journal, with its end fixed. Gaps and divergences fail here, or are logged."""
-    for journal in catalogue(options, loop_thread(), dict(os.environ)):
+def journal_scans(options: ReadOptions, most: int | None = None) -> Iterator[JournalScan]:
+    """What is read of each journal, or of so many, with its end fixed. Gaps and divergences fail, or are logged."""
+    for journal in catalogue(options, loop_thread(), dict(os.environ), most):
         scan = plan_journal(journal.state, options)
         loss = loss_of([scan])
         if loss is not None:
@@ -57,23 +57,22 @@ def plan_tasks(options: ReadOptions) -> list[bytes]:
         if task is not None:
             tasks.append(task.pack())
 
-    for scan in journal_scans(options):
-        if len(ends) < JOURNALS_LOGGED_MAX:
-            ends[scan.journal] = scan.end
-        runs = cut(scan, options, open_bytes)
-        # A journal that is read by one task is sequenced there. Of others each task has to be told of the rest.
-        if options.sequences and len(runs) > 1:
-            runs = sequenced(runs, options)
-        for run in runs:
-            keep(packer.add(run))
+    def journals() -> Iterator[tuple[Sequence[Run], Sequence[Run]]]:
+        """Of each those that tasks take as they are, and those that have to be summarised."""
+        for scan in journal_scans(options):
+            if len(ends) < JOURNALS_LOGGED_MAX:
+                ends[scan.journal] = scan.end
+            runs = cut(scan, options, open_bytes)
+            # A journal that is read by one task is sequenced there. Of others each task has to be told of the rest.
+            yield ((), runs) if options.sequences and len(runs) > 1 else (runs, ())
+
+    with SummaryPool(options) as pool:
+        for runs, found in pool.in_order(journals()):
+            for run in (*runs, *sequenced_from({}, found)[0]):
+                keep(packer.add(run))
     keep(packer.end())
     log.info("a scan of %d tasks ends at %s", len(tasks), json.dumps(ends))
     return tasks
-
-
-def sequenced(runs: Sequence[Run], options: ReadOptions) -> list[Run]:
-    """Runs of one journal, in order, each with the carry it begins with and what becomes of what it leaves open."""
-    return sequenced_from({}, summarised(runs, options))[0]
 
 
 def inferred_schema(options: ReadOptions) -> dict[str, Any]:
@@ -91,7 +90,8 @@ def sample_columns(options: ReadOptions) -> bytes | None:
 
 def _sample(options: ReadOptions) -> Iterator[bytes]:
     access = fragment_access(options)
-    for scan in islice(journal_scans(options), SAMPLE_JOURNALS):
+    # Others are not even listed, where that can be told beforehand.
+    for scan in islice(journal_scans(options, SAMPLE_JOURNALS), SAMPLE_JOURNALS):
         yield from islice(_records(access, scan, options), SAMPLE_RECORDS)
 
 

@@ -66,6 +66,8 @@ class GazetteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._targets: dict[str, int] | None = None
         # The listing, by number, and the offset after which it had nothing.
         self._idle: tuple[int, Json] | None = None
+        # The offset that was given last, and what it says.
+        self._start: tuple[Json, StreamOffset] | None = None
         self._planned: tuple[Json, Json, list[bytes]] | None = None
         # Where frames begin, of the fragments that were cut last.
         self._tables: dict[Fragment, Sequence[int]] = {}
@@ -94,7 +96,7 @@ class GazetteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset({name: self._last(of) for name, of in journals.items()}).to_json() if journals else None
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802 -- Spark's name
-        began = StreamOffset.from_json(start)
+        began = self._parsed(start)
         self.listing.refresh(began.offsets)
         if self._idle == (self.listing.count, start):
             return start
@@ -113,7 +115,7 @@ class GazetteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """Spark asks for those of the offset that it was told last; after a restart, for those it had not finished."""
         if self._planned is None or self._planned[:2] != (start, end):
-            began = StreamOffset.from_json(start)
+            began = self._parsed(start)
             journals = self.listing.refresh(began.offsets)
             batch = plan_batch(began, StreamOffset.from_json(end), journals, self._options)
             self._planned = (start, end, batch.tasks)
@@ -122,6 +124,12 @@ class GazetteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         schema = to_arrow_schema(self._schema, timezone="UTC")
         return task_rows(FragmentTask.unpack(partition.value), schema, zoned(self._options))
+
+    def _parsed(self, start: Json) -> StreamOffset:
+        """Spark gives the same one again and again."""
+        if self._start is None or self._start[0] != start:
+            self._start = (start, StreamOffset.from_json(start))
+        return self._start[1]
 
     def _keep(self, start: Json, batch: StreamBatch) -> Json:
         end = batch.end.to_json()
@@ -141,7 +149,7 @@ class GazetteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = start.offsets.get(name)
             if begin is None:
                 # A new one is read from its first offset, whatever that is.
-                begin = min((at for at in (of.fragments.begin, of.fresh.begin) if at is not None), default=0)
+                begin = of.earliest
             if begin < end:
                 scan = backlog(of.since(begin), begin, end, self._options, _now_s())
                 if scan.pieces:

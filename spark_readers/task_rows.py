@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import groupby
@@ -31,10 +31,11 @@ from spark_readers.message_batches import MessageBatch, PartialMessageError
 from spark_readers.packed_shape import checks_itself, last_byte, looks_whole
 from spark_readers.parse_columns import CORRUPT_RECORD, check_value_schema, read_json_file
 from spark_readers.path_keys import path_keys
-from spark_readers.piece_messages import Extractor, extractor_of, piece_begins, piece_messages, run_uuids
+from spark_readers.piece_messages import expect_piece, extractor_of, piece_begins, piece_messages, run_uuids
 from spark_readers.read_options import Framing, Mode, ReadOptions
 from spark_readers.row_buffer import BATCH_ROWS, METADATA, Message, Place, RowBuffer, gathered, slices
 from spark_readers.run_summaries import tell_skipped
+from spark_readers.uuid_extract import Extractor
 
 log = logging.getLogger(__name__)
 
@@ -50,15 +51,22 @@ BLOCK_BYTES_MAX = 16 << 20
 
 def task_rows(task: FragmentTask, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     keep_freed_memory(BLOCK_BYTES_MAX)
-    reader = _TaskReader(schema, options)
-    for run in task.runs:
-        yield from reader.run(run)
-    yield from reader.rest()
+    reader = _TaskReader(schema, options, [piece for run in task.runs for piece in run.pieces])
+    try:
+        reader.expect_next()
+        for run in task.runs:
+            yield from reader.run(run)
+        yield from reader.rest()
+    finally:
+        reader.close()
     reader.tell()
 
 
 class _TaskReader:
-    def __init__(self, schema: pa.Schema, options: ReadOptions) -> None:
+    def __init__(self, schema: pa.Schema, options: ReadOptions, pieces: Iterable[Piece]) -> None:
+        """`pieces` are all there are, in the order of the runs."""
+        # Those that were not expected yet.
+        self._following = iter(pieces)
         self._schema = schema
         self._skipped: list[Piece] = []
         # Of the run under way: which pieces can be read, as far as that was found out.
@@ -85,7 +93,7 @@ class _TaskReader:
         if self._options.sequences:
             yield from self._committed(run)
             return
-        for piece in run.pieces:
+        for piece in self._in_turn(run):
             if self._is_for_duckdb(piece):
                 yield from self.rest()
                 yield from self._from_file(piece)
@@ -96,9 +104,28 @@ class _TaskReader:
                     yield self._buffer.placed(begins, place)
                 continue
             for batch in self._messages(run, piece):
-                uuids = self._extract(list(batch.payloads)) if self._wants_uuids else ()
+                uuids = self._extract(batch.payloads).to_list() if self._wants_uuids else ()
                 self._buffer.add(batch.payloads, batch.begins, uuids, place)
                 yield from self._full()
+
+    def close(self) -> None:
+        self._access.expect_nothing()
+
+    def _in_turn(self, run: Run) -> Iterator[Piece]:
+        """The pieces of a run. While one is read, the next one's object is opened."""
+        for piece in run.pieces:
+            self.expect_next()
+            yield piece
+
+    def expect_next(self) -> None:
+        piece = next(self._following, None)
+        of = piece and piece.fragment
+        if piece is None or of is None:
+            return
+        if not self._options.sequences and self._is_for_duckdb(piece) and of.codec is CompressionCodec.ZSTANDARD:
+            self._access.expect_packed(of)
+        else:
+            expect_piece(self._access, piece, self._options.framing)
 
     def rest(self) -> Iterator[pa.RecordBatch]:
         batch = self._buffer.flush()
@@ -119,10 +146,10 @@ class _TaskReader:
         sieve = CommitSieve[Message](run.stretch.carry, run.stretch.settlement, run.replays)
         take = sieve.take
         delivered: list[Message] = []
-        for piece in run.pieces:
+        for piece in self._in_turn(run):
             place = _place(run, piece)
             for batch in self._messages(run, piece):
-                uuids = self._extract(list(batch.payloads))
+                uuids = self._extract(batch.payloads).to_list()
                 for begin, payload, uuid in zip(batch.begins, batch.payloads, uuids, strict=True):
                     take(begin, uuid, (begin, payload, uuid, place), delivered, len(payload) + MESSAGE_BYTES)
                 if sieve.waiting_size > WAITING_BYTES_MAX:

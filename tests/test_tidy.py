@@ -70,7 +70,8 @@ CORES = (
     *("spark_readers.read_options", "spark_readers.path_keys", "spark_readers.clock_summary"),
     *("spark_readers.commit_sieve", "spark_readers.fragment_task", "spark_readers.fragment_table"),
     *("spark_readers.scan_plan", "spark_readers.message_batches", "spark_readers.uuid_extract"),
-    *("spark_readers.json_schema", "spark_readers.foresight"),
+    *("spark_readers.json_schema", "spark_readers.foresight", "spark_readers.summary_cache"),
+    *("spark_readers.journal_selectors",),
     *("spark_readers.stream_offset", "spark_readers.admission", "spark_readers.stream_backlog"),
 )
 # Packages that people use by their name alone. Their functions import what they need when they are called.

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from itertools import pairwise
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumer.message.message_uuid import MessageUUID
 from consumer.message.sequencer import Envelope, Sequencer, SequencerState
 from spark_readers.clock_summary import (
+    ProducerSummary,
     Summary,
     carry_from_json,
     carry_to_json,
@@ -20,11 +23,20 @@ from spark_readers.clock_summary import (
 )
 from spark_readers.commit_sieve import CommitSieve
 from spark_readers.foresight import LONG_BYTES_MIN, Foresight
+from spark_readers.uuid_extract import UuidColumns
 from tests.support.stretches import carried, sieved
 from tests.support.uuid_histories import sequenced, uuid_histories
 
 MESSAGES = uuid_histories(max_size=40)
+KINDS = (np.int64, np.uint64, np.uint16)
 CUTS = st.lists(st.integers(0, 40), max_size=20)
+
+
+def summary_of(messages: Iterable[tuple[int, MessageUUID]]) -> Summary:
+    """Of one batch."""
+    numbered = list(messages)
+    begins = np.array([begin for begin, _ in numbered], np.int64)
+    return summarise([(begins, UuidColumns.of([uuid for _, uuid in numbered]))])
 
 
 def cut(messages: list[MessageUUID], cuts: list[int]) -> list[list[tuple[int, MessageUUID]]]:
@@ -36,7 +48,7 @@ def cut(messages: list[MessageUUID], cuts: list[int]) -> list[list[tuple[int, Me
 def summaries_of(part: list[tuple[int, MessageUUID]], pieces: int) -> list[Summary]:
     """Of a run that was summarised piece by piece."""
     length = -(-len(part) // pieces)
-    return [summarise(part[at : at + length]) for at in range(0, len(part), length)]
+    return [summary_of(part[at : at + length]) for at in range(0, len(part), length)]
 
 
 @settings(max_examples=1500)
@@ -55,8 +67,8 @@ def test_independent_tasks_deliver_what_the_sequencer_does(
 
 @given(MESSAGES, CUTS)
 def test_a_carry_is_the_same_however_the_journal_was_cut(messages: list[MessageUUID], cuts: list[int]) -> None:
-    _, in_parts = stretches({}, [[summarise(part)] for part in cut(messages, cuts)])
-    whole = carried({}, summarise(enumerate(messages)))
+    _, in_parts = stretches({}, [[summary_of(part)] for part in cut(messages, cuts)])
+    whole = carried({}, summary_of(enumerate(messages)))
     assert {producer: state[:2] for producer, state in in_parts.items()} == {
         producer: state[:2] for producer, state in whole.items()
     }
@@ -82,8 +94,8 @@ def test_a_stream_delivers_in_two_batches_what_one_scan_does(messages: list[Mess
     numbered = list(enumerate(messages))
     at %= len(messages) + 1
     first, second = numbered[:at], numbered[at:]
-    carry = carry_from_json(json.loads(json.dumps(carry_to_json(carried({}, summarise(first))))))
-    summary = summarise(second)
+    carry = carry_from_json(json.loads(json.dumps(carry_to_json(carried({}, summary_of(first))))))
+    summary = summary_of(second)
     early = sieved(first, {}, {})
     owed = settlement(carry, [summary])
     begins = [state.begin for producer, state in carry.items() if producer in owed and state.begin is not None]
@@ -100,7 +112,7 @@ def test_looking_ahead_changes_nothing_but_when(messages: list[MessageUUID], beg
     begin, at = sorted((begin % (len(messages) + 1), at % (len(messages) + 1)))
     end = max(at, len(messages) - 5)
     parts = (numbered[:begin], numbered[begin:end], numbered[end:])
-    (_, stretch, _), _ = stretches({}, [[summarise(part)] for part in parts])
+    (_, stretch, _), _ = stretches({}, [[summary_of(part)] for part in parts])
     sieve = CommitSieve[int](stretch.carry, stretch.settlement)
     delivered: list[int] = []
     for place, uuid in numbered[begin:at]:
@@ -116,3 +128,21 @@ def test_looking_ahead_changes_nothing_but_when(messages: list[MessageUUID], beg
         sieve.take(place, uuid, place, delivered)
     sieve.end(delivered)
     assert sorted(delivered) == sorted(sieved(numbered[begin:end], stretch.carry, stretch.settlement))
+
+
+@settings(max_examples=1500)
+@given(uuid_histories(max_size=120), CUTS)
+def test_messages_that_are_taken_together_do_what_they_do_one_by_one(
+    messages: list[MessageUUID], cuts: list[int]
+) -> None:
+    together: Summary = {}
+    one_by_one: Summary = {}
+    for part in cut(messages, cuts):
+        for producer in {uuid.producer for _, uuid in part if uuid.clock}:
+            own = [(begin, uuid.clock, uuid.flags) for begin, uuid in part if uuid.producer == producer and uuid.clock]
+            columns = [np.array(of, kind) for of, kind in zip(zip(*own, strict=True), KINDS, strict=True)]
+            together.setdefault(producer, ProducerSummary(own[0][1])).take_many(*columns)
+            for message in own:
+                one_by_one.setdefault(producer, ProducerSummary(own[0][1])).take_one(*message)
+    assert together == one_by_one
+    assert summary_of(enumerate(messages)) == one_by_one

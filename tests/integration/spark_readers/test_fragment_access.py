@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from protocol.codec import CompressionCodec
@@ -17,8 +21,12 @@ from protocol.fragment import Fragment
 from protocol.gen import journal_pb2 as pb
 from protocol.route import EtcdRevision, Header, ProcessId, Route
 from spark_readers.fragment_access import ATTEMPTS_MAX, FragmentAccess
+from spark_readers.fragment_task import FragmentTask
+from spark_readers.scan import plan_tasks
 from spark_readers.scan_plan import DataLossError
+from spark_readers.task_rows import task_rows
 from tests.support.coding import encoded
+from tests.support.counting_s3 import PATIENCE_S, counting_s3
 from tests.support.fragment_bag import options_of
 from tests.support.scripted_broker import Turn, scripted_broker
 
@@ -145,3 +153,66 @@ async def test_a_store_that_never_answers_fails_by_the_name_of_the_object(
         with closing(access), pytest.raises(UnavailableError, match=of.content_name) as raised:
             await asyncio.to_thread(lambda: list(access.content(of, 0, 10)))
     assert "secret" not in str(raised.value)
+
+
+def content_of(number: int) -> bytes:
+    return b"".join(json.dumps({"n": n, "of": number}).encode() + b"\n" for n in range(30_000))
+
+
+@pytest.mark.parametrize("codec", [CompressionCodec.NONE, CompressionCodec.ZSTANDARD])
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_the_next_object_is_opened_while_one_is_read_and_no_other(codec: CompressionCodec, isolation: str) -> None:
+    """Each object stops in its middle until the next one is asked for: to read them one by one takes for ever."""
+    begin = 0
+    keys: list[str] = []
+    objects = {}
+    # Two journals: a task goes on from one to the other.
+    for number in range(6):
+        begin = 0 if number == 3 else begin
+        content = content_of(number)
+        of = Fragment(
+            f"acme/{number // 3}", begin, begin + len(content), hashlib.sha1(content).digest(), codec, "s3://bucket/", 1
+        )
+        objects[of.content_path] = encoded(codec, [content])
+        keys.append(of.content_path)
+        begin = of.end
+    rows: list[dict[str, Any]] = []
+    with counting_s3(objects) as store:
+        opened = threading.Condition()
+        early: list[str] = []
+
+        def until_the_next_is_opened(key: str) -> None:
+            at = keys.index(key)
+            with opened:
+                opened.notify_all()
+                if keys[at + 1 :]:
+                    assert opened.wait_for(lambda: keys[at + 1] in store.opened, PATIENCE_S), f"only {key} is open"
+                # While this one is still being sent.
+                early.extend(other for other in keys[at + 3 :] if other in store.opened)
+
+        store.within_object = until_the_next_is_opened
+        options = options_of(path=store.url, framing="json", isolation=isolation)
+        [task] = plan_tasks(options)
+        for batch in task_rows(FragmentTask.unpack(task), pa.schema([("n", pa.int64()), ("of", pa.int64())]), options):
+            rows.extend(batch.to_pylist())
+        assert store.opened == keys
+        assert early == []
+    assert rows == [{"n": n, "of": number} for number in range(6) for n in range(30_000)]
+
+
+def test_what_was_expected_and_is_not_asked_for_is_closed() -> None:
+    content = content_of(0)
+    of = Fragment(JOURNAL, 0, len(content), hashlib.sha1(content).digest(), CompressionCodec.NONE, "", 1)
+    with counting_s3({of.content_path: content}) as store:
+        of = replace(of, backing_store=store.url)
+        access = FragmentAccess(options_of(path=store.url))
+        with closing(access):
+            access.expect(of, 0, of.end)
+            access.expect(of, 0, of.end)
+            assert b"".join(access.content(of, 0, of.end)) == content
+            assert len(store.opened) == 1
+            access.expect(of, 0, of.end)
+            access.expect_nothing()
+            assert b"".join(access.content(of, 0, of.end)) == content
+            # Whether the one in between was opened before it was closed is chance.
+            assert 2 <= len(store.opened) <= 3

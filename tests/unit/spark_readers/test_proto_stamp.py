@@ -22,7 +22,7 @@ def test_readers_find_the_uuid_where_it_was_put(tmp_path: Path, path: tuple[str,
     extract = proto_extractor(str(descriptor_file(tmp_path)), MESSAGE, path)
     messages = [kind(), kind(n=7, meta={"op": "c"}), kind(uuid=b"old", key="old", meta={"uuid": "old", "op": "d"})]
     stamped = [stamp.stamped(message.SerializeToString(), str(UUID)) for message in messages]
-    assert extract(stamped) == [parse(UUID)] * 3
+    assert extract(stamped).to_list() == [parse(UUID)] * 3
     found = [kind.FromString(message) for message in stamped]
     assert [(message.n, message.meta.op) for message in found] == [(0, ""), (7, "c"), (0, "d")]
 

@@ -21,7 +21,7 @@ from spark_readers.fragment_access import FragmentAccess
 from spark_readers.fragment_task import FragmentTask
 from spark_readers.row_buffer import BATCH_BYTES, SLICE_BYTES
 from spark_readers.scan import plan_tasks
-from spark_readers.uuid_extract import json_extractor, parsed_uuid
+from spark_readers.uuid_extract import JsonUuids, parsed_uuid
 from tests.support.fragment_bag import options_of, put, rows_of, rows_of_tasks
 from tests.support.golden import Case, case_id, cases
 from tests.support.stretches import sieved
@@ -287,11 +287,13 @@ def test_where_narrows_rows_down_but_not_what_commits_them(tmp_path: Path) -> No
 
 
 def test_a_uuid_is_found_wherever_it_is_and_however_it_is_written() -> None:
-    extract = json_extractor(("_meta", "uuid"))
+    extract = JsonUuids(("_meta", "uuid"))
     text = "83fc2f95-cc5f-11e9-8401-0b1122334455"
     known = parse_text(text)
     forms = [text, text.upper(), "{" + text + "}", text.replace("-", ""), text]
-    assert extract([json.dumps({"a": [1], "_meta": {"uuid": form}}).encode() for form in forms]) == [known] * 5
+    lines = [json.dumps({"a": [1], "_meta": {"uuid": form}}).encode() for form in forms]
+    assert extract(lines).to_list() == [known] * 5
+    assert extract(lines[:2]).to_list() == [known] * 2
     nothing = [
         b"{}",
         b"",
@@ -301,7 +303,9 @@ def test_a_uuid_is_found_wherever_it_is_and_however_it_is_written() -> None:
         b'{"_meta":{"uuid":7}}',
         b'{"_meta":7}',
     ]
-    assert extract(nothing) == [None] * len(nothing)
+    assert extract(nothing).to_list() == [None] * len(nothing)
+    assert extract([lines[0], b"{}", lines[0]]).to_list() == [known, None, known]
+    assert extract([]).to_list() == []
     for spoilt in (
         "83fc2f9 -cc5f-11e9-8401-0b1122334455",
         "83fc2f95-cc5f-11e9-8401-0b112233445",
@@ -309,4 +313,18 @@ def test_a_uuid_is_found_wherever_it_is_and_however_it_is_written() -> None:
         "x" * 18 + text[18:],
     ):
         assert parsed_uuid(spoilt) is None
+        assert extract([lines[0], json.dumps({"_meta": {"uuid": spoilt}}).encode()]).to_list() == [known, None]
     assert parsed_uuid(text) == known
+
+
+def test_as_many_records_as_lines_are_not_always_one_each() -> None:
+    """Two in one line and a blank one, or a record that goes on in the next line, must not lend UUIDs to others."""
+    extract = JsonUuids(("UUID",))
+    whole = [line(n, 16 * n, 1)[:-1] for n in range(1, 6)]
+    known = extract(whole).to_list()
+    assert None not in known
+    assert extract([whole[0] + whole[1], whole[2], b"", whole[3]]).to_list() == [None, known[2], None, known[3]]
+    broken = whole[0].replace(b', "n"', b',\n"n"').split(b"\n")
+    assert len(broken) == 2
+    lines = [*broken, whole[1] + whole[2], whole[3]]
+    assert extract(lines).to_list() == [None, None, None, known[3]]

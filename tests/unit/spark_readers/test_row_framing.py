@@ -18,7 +18,7 @@ from protocol.errors import ValidationError
 from spark_readers.proto_stamp import ProtoStamp
 from spark_readers.row_framing import HELD_BYTES_MAX, PIECE_BYTES, RowFraming, acknowledgement
 from spark_readers.sink_options import SinkOptions
-from spark_readers.uuid_extract import csv_extractor
+from spark_readers.uuid_extract import csv_uuids
 from tests.support.order_messages import order_class
 
 PRODUCER = bytes.fromhex("0b1122334455")
@@ -148,7 +148,7 @@ def test_a_csv_record_begins_with_its_uuid() -> None:
     rows = [{"n": 1, "t": "a,b", "ok": True}, {"n": None, "t": None, "ok": False}]
     records = framed(rows, {**ONE, "framing": "csv"})["acme/orders"].splitlines()
     assert [record.partition(b",")[2] for record in records] == [b'1,"a,b",true', b",,false"]
-    uuids = csv_extractor(records)
+    uuids = csv_uuids(records).to_list()
     assert uuids == [parse_text(record[:36].decode()) for record in records]
     assert [(uuid.producer, uuid.flags) for uuid in uuids if uuid] == [(PRODUCER, Flags.CONTINUE_TXN)] * 2
     # Also where nothing else is in it.

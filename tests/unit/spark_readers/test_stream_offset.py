@@ -7,7 +7,7 @@ import pytest
 from protocol.errors import ValidationError
 from spark_readers import stream_offset
 from spark_readers.clock_summary import ProducerCarry
-from spark_readers.stream_offset import StreamOffset, batch_begin, remembered
+from spark_readers.stream_offset import CLOSED_PRODUCERS_MAX, StreamOffset, batch_begin, remembered
 
 FIRST, SECOND, THIRD = b"\x01aaaaa", b"\x01bbbbb", b"\x01ccccc"
 DAY = 24 * 60 * 60 * (10_000_000 << 4)
@@ -44,10 +44,34 @@ def test_producers_that_fell_silent_a_day_before_others_are_forgotten() -> None:
         SECOND: ProducerCarry(now - DAY - 1, now - DAY - 1),
         THIRD: ProducerCarry(1, now - DAY, 3),
     }
-    assert remembered(carry).keys() == {FIRST, THIRD}
+    # Each journal has a time of its own.
+    old = {FIRST: ProducerCarry(1, 1)}
+    assert remembered({"a": carry, "b": old}) == {"a": {FIRST: carry[FIRST], THIRD: carry[THIRD]}, "b": old}
 
 
-def test_of_many_producers_those_with_something_pending_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_offset, "CLOSED_PRODUCERS_MAX", 1)
-    carry = {FIRST: ProducerCarry(9, 9), SECOND: ProducerCarry(8, 8), THIRD: ProducerCarry(1, 2, 3)}
-    assert remembered(carry).keys() == {FIRST, THIRD}
+def test_of_many_producers_of_all_journals_those_heard_of_last_and_those_with_something_pending_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stream_offset, "CLOSED_PRODUCERS_MAX", 2)
+    one = {FIRST: ProducerCarry(9, 9), SECOND: ProducerCarry(7, 7), THIRD: ProducerCarry(1, 2, 3)}
+    other = {FIRST: ProducerCarry(6, 6), THIRD: ProducerCarry(8, 8)}
+    kept = remembered({"a": one, "b": other})
+    assert {name: {*carry} for name, carry in kept.items()} == {"a": {FIRST, THIRD}, "b": {THIRD}}
+
+
+def test_an_offset_is_short_however_many_producers_there_are() -> None:
+    many = {number.to_bytes(6, "big"): ProducerCarry(1 << 60, 1 << 60) for number in range(CLOSED_PRODUCERS_MAX)}
+    carries = remembered({f"acme/j{at:03}": many for at in range(20)})
+    text = json.dumps(StreamOffset(dict.fromkeys(carries, 1 << 40), carries).to_json())
+    assert len(text) < 20 * CLOSED_PRODUCERS_MAX
+    assert StreamOffset.from_json(json.loads(text)).carries == {name: of for name, of in carries.items() if of}
+
+
+def test_an_offset_of_the_first_version_is_read() -> None:
+    first = {
+        "gazette": 1,
+        "offsets": {"a": 7},
+        "producers": {"a": {FIRST.hex(): [4, 4, None], SECOND.hex(): [1, 3, 2]}},
+    }
+    carry = {FIRST: ProducerCarry(4, 4), SECOND: ProducerCarry(1, 3, 2)}
+    assert StreamOffset.from_json(first) == StreamOffset({"a": 7}, {"a": carry})

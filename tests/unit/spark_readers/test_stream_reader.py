@@ -193,6 +193,24 @@ def test_an_idle_query_looks_at_its_last_listing(tmp_path: Path) -> None:
     assert query.reader.reportLatestOffset() == json.loads(query.at)
 
 
+def test_an_idle_query_does_not_look_into_an_offset_that_it_knows(tmp_path: Path) -> None:
+    class Unread(dict[str, object]):
+        """It can be compared, and no more."""
+
+        def __getitem__(self, name: str) -> object:
+            raise AssertionError(name)
+
+        get = __getitem__  # type: ignore[assignment]
+
+    grow(tmp_path, JOURNAL, 0, message(0, 1, Flags.OUTSIDE_TXN))
+    query = StreamQuery(NUMBERS, path=tmp_path, framing="json", listingIntervalMs=100_000_000)
+    query.at = query.poll()
+    assert query.poll() == query.at
+    assert "closed" in json.loads(query.at)
+    unread = Unread(json.loads(query.at))
+    assert query.reader.latestOffset(unread, ReadAllAvailable()) is unread
+
+
 def test_a_gap_is_waited_for_and_then_fails_or_is_told(tmp_path: Path) -> None:
     grow(tmp_path, JOURNAL, 0, b"one")
     query = StreamQuery(LINES, path=tmp_path)

@@ -24,8 +24,9 @@ from spark_readers.local_copy import local_folder
 from spark_readers.message_batches import GARBAGE_BYTES_MAX
 from spark_readers.packed_shape import looks_whole
 from spark_readers.proto_columns import message_class, proto_schema
-from spark_readers.scan import inferred_schema, plan_tasks, sequenced
+from spark_readers.scan import inferred_schema, plan_tasks
 from spark_readers.scan_plan import DataLossError
+from spark_readers.summary_pool import SummaryPool
 from spark_readers.task_rows import FILE_BYTES_MIN
 from tests.support.coding import CODECS, json_lines
 from tests.support.fragment_bag import LINES, options_of, put, rows_of, rows_of_tasks
@@ -341,8 +342,8 @@ def test_an_outage_is_never_passed_over(tmp_path: Path) -> None:
     path.mkdir()
     with pytest.raises(UnavailableError, match=of.content_name):
         rows_of_tasks(tasks, options, AB)
-    with pytest.raises(UnavailableError, match=of.content_name):
-        sequenced(tasks[0].runs, options)
+    with SummaryPool(options) as pool, pytest.raises(UnavailableError, match=of.content_name):
+        list(pool.in_order([(None, tasks[0].runs)]))
     # The whole store is gone, as if it were not mounted.
     store.rename(elsewhere)
     with pytest.raises(UnavailableError, match=of.content_name):
