@@ -12,6 +12,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from protocol.errors import PreconditionError
+
+# Runs are counted from one again then, and a journal of commits takes what a run has written once.
+START_OVER = "Nothing was written. To start over, run with another --table and --commits"
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -57,6 +62,22 @@ class PipelineState:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+    def check(self, found: Mapping[str, tuple[int, int]]) -> None:
+        """Raises if journals, which are `found` to have [begin, end), are not those that were read up to now."""
+        for journal, (begin, end) in found.items():
+            reads_from = reads_to = self.ends.get(journal, begin)
+            if self.plan is not None:
+                reads_from, reads_to = self.plan.offsets.get(journal, (begin, end))
+            if end < reads_to:
+                raise PreconditionError(
+                    f"{journal} ends at {end}, but was seen to reach {reads_to}: it was made anew since. {START_OVER}"
+                )
+            if reads_from < begin:
+                raise PreconditionError(
+                    f"{journal} begins at {begin} now, and was read up to {reads_from} only: the rest was removed "
+                    f"before a run could read it, so give the journal a longer retention. {START_OVER}"
+                )
 
     def finished(self, watermark_s: float) -> PipelineState:
         if self.plan is None:

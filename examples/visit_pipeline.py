@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,6 +39,7 @@ import spark_readers
 from examples.local_session import local_session
 from examples.pipeline_state import PipelineState, Plan
 from examples.visit_events import SESSION_GAP_S
+from protocol.errors import PreconditionError
 
 LATE_S = 600.0
 """Page views that come later than this after newer ones are left out, and counted."""
@@ -110,10 +112,12 @@ def run_once(spark: Any, places: Places, *, closes: bool = False, tell: Tell = p
 def planned(places: Places, closes: bool, tell: Tell) -> PipelineState:
     """With the plan of a run that died, or a new one, or none if nothing has come."""
     state = PipelineState.load(places.state)
+    found = spark_readers.resolve_offsets(**places.reading, journal=places.raw)
+    # Before anything is saved: a plan that cannot be read would be tried again by every run to come.
+    state.check(found)
     if state.plan is not None:
         tell(f"run {state.run + 1}: was begun and not finished: it is done again on the same bytes")
         return state
-    found = spark_readers.resolve_offsets(**places.reading, journal=places.raw)
     offsets = {journal: (state.ends.get(journal, begin), end) for journal, (begin, end) in found.items()}
     fresh = sum(end - begin for begin, end in offsets.values())
     if not fresh and not (closes and state.run):
@@ -203,7 +207,10 @@ def main() -> None:
     places = Places(given.broker, given.table, given.raw, given.days, given.commits, given.file_root)
     with local_session(APP) as spark:
         spark_readers.register(spark)
-        run_once(spark, places, closes=given.close)
+        try:
+            run_once(spark, places, closes=given.close)
+        except PreconditionError as error:
+            sys.exit(str(error))
         if PipelineState.load(places.state).run:
             table = spark.read.parquet(places.visits)
             table.groupBy("date").agg({"session": "count", "visitor": "count"}).orderBy("date").show()

@@ -69,6 +69,39 @@ class StoppingReader(GazetteStreamReader):
             yield batch
 
 
+class MeetingWriter(JournalWriter):
+    """The first two attempts at a task wait for each other when each has appended all of its rows."""
+
+    def __init__(self, made: JournalWriter, meeting: str) -> None:
+        self.__dict__.update(made.__dict__)
+        self._meeting = meeting
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWrites:
+        result = super().write(iterator)
+        context = TaskContext.get()
+        assert context is not None
+        # A named pipe: who opens it waits until the other end is opened as well.
+        with open(self._meeting, "wb" if context.attemptNumber() else "rb"):
+            return result
+
+
+class MeetingSource(GazetteSource):
+    """Has one option more: ``meeting``, the pipe at which attempts meet."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._meeting = options.pop("meeting")
+        super().__init__(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "gazette-meeting"
+
+    def writer(self, schema: StructType, overwrite: bool) -> JournalWriter:
+        made = super().writer(schema, overwrite)
+        assert isinstance(made, JournalWriter)
+        return MeetingWriter(made, self._meeting)
+
+
 class StoppingSource(GazetteSource):
     """Has two options more: at which point it stops, and the file that says so. ``stopBatch`` is that of a stream. One
     that reads has the number and the folder instead."""

@@ -9,12 +9,15 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.support.sink_source import StoppingSource
+from examples.visit_pipeline import Places, run_once
+from tests.support.sink_source import MeetingSource, StoppingSource
 from tests.support.spark_session import ROOT, spark_session
+from tests.support.speculating_session import speculating_session
 
 ROWS = 60
 
@@ -40,17 +43,16 @@ def read_stream(spark: SparkSession, folder: str, options: Mapping[str, str]) ->
 
 
 @contextmanager
-def driver_process(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+def driver_process(*arguments: str, stdout: int = subprocess.DEVNULL) -> Iterator[subprocess.Popen[bytes]]:
     """This module as a program. At the end all of its processes are killed, Java and Python's workers as well."""
     command = [sys.executable, "-m", "tests.support.spark_driver", *arguments]
-    driver = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True)
-    try:
-        yield driver
-    finally:
-        for pid in _of_session(driver.pid):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        driver.wait()
+    with subprocess.Popen(command, cwd=ROOT, stdout=stdout, start_new_session=True) as driver:
+        try:
+            yield driver
+        finally:
+            for pid in _of_session(driver.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 def _of_session(session: int) -> Sequence[int]:
@@ -62,12 +64,29 @@ def _of_session(session: int) -> Sequence[int]:
     return found
 
 
+def _tell(words: str, step: str) -> None:
+    """Stops for good at the step that has these words, and says so."""
+    print(step, flush=True)
+    if words in step:
+        print("stopped", flush=True)
+        while True:
+            signal.pause()
+
+
 def main() -> None:
     kind, folder, given, *rest = sys.argv[1:]
     options = ast.literal_eval(given)
+    if kind == "speculating":
+        with speculating_session(Path(folder)) as spark:
+            spark.dataSource.register(MeetingSource)
+            numbered(spark).coalesce(1).write.format("gazette-meeting").mode("append").options(**options).save()
+        return
     with spark_session(Path(folder)) as spark:
         spark.dataSource.register(StoppingSource)
-        if kind == "batch":
+        if kind == "pipeline":
+            options["table"] = Path(options["table"])
+            run_once(spark, Places(**options), tell=partial(_tell, *rest))
+        elif kind == "batch":
             numbered(spark).write.format("gazette").mode("append").options(**options).save()
         elif kind == "stream":
             files, checkpoint = rest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from protocol.codec import CompressionCodec
 from protocol.errors import ValidationError
 from spark_readers.source import GazetteReader, GazetteSource
 from tests.support.fragment_bag import put
+from tests.support.pushing_source import PushingSource
 
 JOURNAL = "acme/orders"
 RECORDS = [
@@ -147,28 +149,67 @@ def test_a_file_cut_short_is_never_handed_to_spark(spark: SparkSession, tmp_path
         table.collect()
 
 
-def test_filters_are_not_pushed_down(spark: SparkSession, store: Path) -> None:
-    """With ``pushFilters`` Spark 4.3 gets each of these wrong, as scans of one table share what was pushed.
+@pytest.fixture
+def pushdown(spark: SparkSession) -> Iterator[None]:
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    yield
+    spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
-    They stay as a canary: whoever adds it sees them fail.
-    """
+
+def filtered(spark: SparkSession, table: Callable[[], DataFrame]) -> dict[str, Any]:
+    """What comes out of queries that share a table of forty rows, of which some have a filter."""
+    found: dict[str, Any] = {}
+    shared = table()
+    found["one row"] = shared.filter("n = 5").count()
+    found["all after one row"] = shared.count()
+    shared = table()
+    shared.filter("n < 5").explain()
+    found["all after a plan"] = shared.count()
+    shared = table()
+    found["some and all"] = shared.filter("n < 10").union(shared).count()
+    shared = table()
+    both = shared.filter("n < 10").union(shared.filter("n >= 30"))
+    found["both ends"] = sorted(row["n"] for row in both.collect())
+    table().createOrReplaceTempView("orders")
+    counts = "(SELECT count(*) FROM orders WHERE n < 10), (SELECT count(*) FROM orders WHERE n >= 30 AND n < 35)"
+    found["in SQL"] = tuple(spark.sql(f"SELECT {counts}").collect()[0])
+    return found
+
+
+RIGHT = {
+    "one row": 1,
+    "all after one row": 40,
+    "all after a plan": 40,
+    "some and all": 50,
+    "both ends": [*range(10), *range(30, 40)],
+    "in SQL": (10, 5),
+}
+# Scans of one table share what was pushed last, as of Spark 4.3.
+WRONG = RIGHT | {
+    "all after one row": 1,
+    "all after a plan": 5,
+    "some and all": 20,
+    "both ends": sorted([*range(30, 40)] * 2),
+    "in SQL": (5, 5),
+}
+
+
+@pytest.mark.usefixtures("pushdown")
+def test_filters_are_not_pushed_down(spark: SparkSession, store: Path) -> None:
+    """Whoever adds ``pushFilters`` sees these fail."""
     assert "pushFilters" not in vars(GazetteReader)
     assert "pushFilters" not in vars(GazetteSource)
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    try:
-        table = read(spark, store, "n long")
-        assert table.filter("n = 5").count() == 1
-        assert table.count() == 40
-        table.filter("n < 5").explain()
-        assert table.count() == 40
-        assert table.filter("n < 10").union(table).count() == 50
-        both = table.filter("n < 10").union(table.filter("n >= 30"))
-        assert sorted(row["n"] for row in both.collect()) == [*range(10), *range(30, 40)]
-        table.createOrReplaceTempView("orders")
-        counts = "(SELECT count(*) FROM orders WHERE n < 10), (SELECT count(*) FROM orders WHERE n >= 30 AND n < 35)"
-        assert tuple(spark.sql(f"SELECT {counts}").collect()[0]) == (10, 5)
-    finally:
-        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    assert filtered(spark, lambda: read(spark, store, "n long")) == RIGHT
+
+
+@pytest.mark.usefixtures("pushdown")
+def test_spark_still_returns_wrong_rows_to_those_who_push_filters(spark: SparkSession) -> None:
+    """A canary, which dies once Spark is mended: that is why journals are narrowed down by options alone."""
+    spark.dataSource.register(PushingSource)
+    assert filtered(spark, lambda: spark.read.format("pushing").load()) == WRONG, (
+        "Spark answers otherwise than it did in 4.3 where a source has pushFilters. If all of it is right now, pruning "
+        "by filters can be reconsidered (docs/spark.md tells why it is not done); if not, say here what is wrong now."
+    )
 
 
 def test_sql_reads_journals_too(spark: SparkSession, store: Path) -> None:

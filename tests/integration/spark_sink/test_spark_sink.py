@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from tests.support.sink_source import FailingOnceSource
 from tests.support.spark_driver import ROWS, driver_process, numbered, start_stream
 
 Create = Callable[..., list[str]]
+# Should a second attempt never come.
+DRIVER_WAIT_S = 300
 BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
@@ -91,6 +95,21 @@ def test_a_task_that_fails_is_tried_again_and_its_rows_count_once(
         spark.conf.unset(BATCH_ROWS)
     assert numbers(client, journal) == list(range(40))
     assert len(producers(client, journal)) == 4
+
+
+def test_of_two_attempts_that_speculation_runs_one_counts(
+    broker: str, client: BlockingClient, create: Create, tmp_path: Path
+) -> None:
+    """Both append all of their rows, and only when both have are their results given to Spark, which takes one."""
+    (journal,) = create("orders")
+    meeting = tmp_path / "meeting"
+    os.mkfifo(meeting)
+    options = {"broker": broker, "journal": journal, "meeting": str(meeting)}
+    with driver_process("speculating", str(tmp_path / "spark"), repr(options)) as driver:
+        assert driver.wait(DRIVER_WAIT_S) == 0
+    assert numbers(client, journal) == list(range(ROWS))
+    appended = Counter(of.uuid.producer for of in messages(client, journal) if of.uuid.flags == Flags.CONTINUE_TXN)
+    assert list(appended.values()) == [ROWS, ROWS]
 
 
 def test_a_write_that_fails_for_good_leaves_nothing_to_see(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -14,29 +15,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from broker.client.blocking import BlockingClient
-from examples.pipeline_state import PipelineState
+from examples.pipeline_state import PipelineState, Plan
 from examples.visit_events import SESSION_GAP_S, lines
-from examples.visit_pipeline import Places, run_once
+from examples.visit_pipeline import Places, planned, run_once
+from protocol.errors import PreconditionError
 from tests.support.broker_cluster import BrokerCluster
 from tests.support.read_committed import committed
+from tests.support.spark_driver import driver_process
 
 Create = Callable[..., list[str]]
 COUNT = 4000
 UNKNOWN = re.compile(r'"visitor":"v\d+[13579]"').search
-
-
-class DeathError(Exception):
-    """As if the driver had been killed: nothing but what is stored is left."""
-
-
-def dying(words: str) -> Callable[[str], None]:
-    """Once a step is told of that has these words."""
-
-    def tell(step: str) -> None:
-        if words in step:
-            raise DeathError(step)
-
-    return tell
 
 
 def expected_sessions(raw: list[str]) -> dict[str, tuple[str, float, float]]:
@@ -93,24 +82,32 @@ def places(broker: str, cluster: BrokerCluster, create: Create, tmp_path: Path) 
     return Places(broker, tmp_path / "table", raw, days, commits, str(cluster.fragments))
 
 
-# After which steps runs die, one after the other.
+# For each part of the page views, after which steps its run is killed, one time after the other.
 DEATHS = [
-    ("add up to",),
-    pytest.param(("over are in", "may go on", "add up to", "reads"), marks=pytest.mark.slow),
+    (("over are in", "add up to"),),
+    pytest.param((("over are in",), ("may go on",), ("add up to",), ("reads",)), marks=pytest.mark.slow),
 ]
 
 
+def killed(places: Places, words: str, folder: Path) -> None:
+    """A process of its own, which stops where it tells of a step that has these words, and is killed there."""
+    given = {name: str(value) for name, value in vars(places).items()}
+    with driver_process("pipeline", str(folder), repr(given), words, stdout=subprocess.PIPE) as driver:
+        assert driver.stdout is not None
+        assert b"stopped\n" in driver.stdout, "the run came to its end"
+
+
 @pytest.mark.parametrize("deaths", DEATHS)
-def test_runs_that_die_and_are_run_again_lose_nothing_and_double_nothing(
-    deaths: tuple[str, ...], spark: SparkSession, client: BlockingClient, places: Places
+def test_runs_that_are_killed_and_run_again_lose_nothing_and_double_nothing(
+    deaths: tuple[tuple[str, ...], ...], spark: SparkSession, client: BlockingClient, places: Places, tmp_path: Path
 ) -> None:
     raw = with_unknown_countries(list(lines(COUNT)))
     size = -(-len(raw) // len(deaths))
-    for number, words in enumerate(deaths):
+    for number, steps in enumerate(deaths):
         part = raw[number * size : (number + 1) * size]
         append(client, places.raw, part)
-        with pytest.raises(DeathError):
-            run_once(spark, places, tell=dying(words))
+        for step in steps:
+            killed(places, step, tmp_path / "spark")
         # What comes between a death and the next run is for the run after it, and was there before.
         append(client, places.raw, part[-10:])
         assert run_once(spark, places)
@@ -121,10 +118,28 @@ def test_runs_that_die_and_are_run_again_lose_nothing_and_double_nothing(
     found = {row["event"]: (row["visitor"], row["session_begin"], row["session_end"]) for row in rows}
     assert len(rows) == len(found)
     assert found == expected_sessions(raw)
-    assert {row["run"] for row in rows} == {*range(1, len(deaths) + 2)}
+    # By the end of a short first part no session is over.
+    assert {row["run"] for row in rows} | {1} == {*range(1, len(deaths) + 2)}
     assert all(row["date"].isoformat() == day(row["session_begin"]) for row in rows)
     sums: Counter[tuple[str, str]] = Counter()
     for document in committed(client, places.days):
         for name in ("views", "sessions"):
             sums[document["date"], name] += document[name]
     assert sums == expected_days(raw)
+
+
+@pytest.mark.parametrize("has_plan", [False, True])
+def test_a_raw_journal_that_was_made_anew_is_noticed_before_anything_is_written(
+    has_plan: bool, client: BlockingClient, places: Places
+) -> None:
+    append(client, places.raw, list(lines(10)))
+    end = client.append(places.raw).end
+    plan = Plan({places.raw: (end, end + 2)}, closes=False) if has_plan else None
+    PipelineState(3, {places.raw: end + 1}, 0.0, plan).save(places.state)
+    kept = places.state.read_bytes()
+    # Every run to come says the same.
+    for _ in range(2):
+        with pytest.raises(PreconditionError, match=r"was made anew since.*another --table and --commits"):
+            planned(places, False, print)
+    assert places.state.read_bytes() == kept
+    assert [path.name for path in places.table.iterdir()] == ["state.json"]
