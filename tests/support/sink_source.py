@@ -1,16 +1,21 @@
-"""The ``gazette`` data source with tasks that fail, and with a driver that stops within its commits."""
+"""The ``gazette`` data source with tasks that fail or stop, and with a driver that stops within its commits."""
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from spark_readers.sink import JournalStreamWriter, JournalWriter, TaskWrites
 from spark_readers.source import GazetteSource
+from spark_readers.stream_reader import GazetteStreamReader
 from tests.support.planted_stop import StoppingStreamWriter, StoppingWriter
 
 
@@ -43,12 +48,45 @@ class FailingOnceSource(GazetteSource):
         return FailingOnceWriter(made)
 
 
+def uncounted(folder: Path) -> list[Path]:
+    """Files of a sink that no batch has committed."""
+    log = "".join(path.read_text() for path in (folder / "_spark_metadata").glob("[0-9]*"))
+    return [path for path in folder.glob("*.parquet") if path.name not in log]
+
+
+class StoppingReader(GazetteStreamReader):
+    """Stops for good when it comes to a number, once another task of the batch has written its file of Parquet into the
+    folder of a sink; then there is a file ``stopped`` beside it."""
+
+    def __init__(self, made: GazetteStreamReader, number: int, folder: Path) -> None:
+        self.__dict__.update(made.__dict__)
+        self._number = number
+        self._folder = folder
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        for batch in super().read(partition):
+            if self._number in batch.column("n").to_pylist():
+                while not uncounted(self._folder):
+                    time.sleep(0.02)
+                (self._folder.parent / "stopped").touch()
+                while True:
+                    signal.pause()
+            yield batch
+
+
 class StoppingSource(GazetteSource):
-    """Has two options more: at which point it stops, and the file that says so. ``stopBatch`` is that of a stream."""
+    """Has two options more: at which point it stops, and the file that says so. ``stopBatch`` is that of a stream. One
+    that reads has the number and the folder instead."""
 
     def __init__(self, options: dict[str, str]) -> None:
-        self._stop: dict[str, Any] = {name: options.pop(name, "") for name in ("stopPoint", "stopMarker", "stopBatch")}
+        names = ("stopPoint", "stopMarker", "stopBatch", "stopNumber", "stopFolder")
+        self._stop: dict[str, Any] = {name: options.pop(name, "") for name in names}
         super().__init__(options)
+
+    def streamReader(self, schema: StructType) -> GazetteStreamReader:  # noqa: N802
+        made = super().streamReader(schema)
+        assert isinstance(made, GazetteStreamReader)
+        return StoppingReader(made, int(self._stop["stopNumber"]), Path(self._stop["stopFolder"]))
 
     def writer(self, schema: StructType, overwrite: bool) -> JournalWriter:
         made = super().writer(schema, overwrite)

@@ -1,4 +1,4 @@
-"""What a driver of Spark writes to journals. As a program it is one, to be killed: it does what its arguments say."""
+"""What a driver of Spark writes to journals, or reads. As a program it is one, to be killed, as its arguments say."""
 
 from __future__ import annotations
 
@@ -28,6 +28,14 @@ def start_stream(spark: SparkSession, files: str, checkpoint: str, options: Mapp
     rows = spark.readStream.schema("key string, n long").option("maxFilesPerTrigger", "1").json(files)
     writing = rows.writeStream.format("gazette").options(**options).option("checkpointLocation", checkpoint)
     query = writing.trigger(availableNow=True).start()
+    query.awaitTermination()
+
+
+def read_stream(spark: SparkSession, folder: str, options: Mapping[str, str]) -> None:
+    """What journals have, into a folder of Parquet."""
+    rows = spark.readStream.format("gazette").options(**options).schema("n long").load()
+    writing = rows.writeStream.format("parquet").option("checkpointLocation", f"{folder}/checkpoint")
+    query = writing.trigger(availableNow=True).start(f"{folder}/rows")
     query.awaitTermination()
 
 
@@ -61,9 +69,11 @@ def main() -> None:
         spark.dataSource.register(StoppingSource)
         if kind == "batch":
             numbered(spark).write.format("gazette").mode("append").options(**options).save()
-        else:
+        elif kind == "stream":
             files, checkpoint = rest
             start_stream(spark, files, checkpoint, options)
+        else:
+            read_stream(spark, rest[0], options)
 
 
 if __name__ == "__main__":
