@@ -48,9 +48,15 @@ class FailingOnceSource(GazetteSource):
         return FailingOnceWriter(made)
 
 
+def uncounted(folder: Path) -> list[Path]:
+    """Files of a sink that no batch has committed."""
+    log = "".join(path.read_text() for path in (folder / "_spark_metadata").glob("[0-9]*"))
+    return [path for path in folder.glob("*.parquet") if path.name not in log]
+
+
 class StoppingReader(GazetteStreamReader):
-    """Stops for good when it comes to a number, once another task of the batch has written its file of Parquet into a
-    folder; then there is a file ``stopped`` beside it."""
+    """Stops for good when it comes to a number, once another task of the batch has written its file of Parquet into the
+    folder of a sink; then there is a file ``stopped`` beside it."""
 
     def __init__(self, made: GazetteStreamReader, number: int, folder: Path) -> None:
         self.__dict__.update(made.__dict__)
@@ -58,10 +64,9 @@ class StoppingReader(GazetteStreamReader):
         self._folder = folder
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        before = {*self._folder.glob("*.parquet")}
         for batch in super().read(partition):
             if self._number in batch.column("n").to_pylist():
-                while {*self._folder.glob("*.parquet")} == before:
+                while not uncounted(self._folder):
                     time.sleep(0.02)
                 (self._folder.parent / "stopped").touch()
                 while True:
