@@ -22,7 +22,7 @@ from spark_readers.proto_columns import message_class
 from spark_readers.sink import JournalStreamWriter, JournalWriter, writer
 
 POINTS = ("after-data", "after-intents", "between-acks")
-_WAIT_S = 60.0
+_WAIT_S = 120.0
 
 
 def stopping(point: str, marker: str, commit: Callable[[], None]) -> None:

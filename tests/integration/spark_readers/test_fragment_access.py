@@ -188,14 +188,15 @@ def test_the_next_object_is_opened_while_one_is_read_and_no_other(codec: Compres
                 if keys[at + 1 :]:
                     assert opened.wait_for(lambda: keys[at + 1] in store.opened, PATIENCE_S), f"only {key} is open"
                 # While this one is still being sent.
-                early.extend(other for other in keys[at + 3 :] if other in store.opened)
+                early.extend(other for other in keys[at + 2 :] if other in store.opened)
 
         store.within_object = until_the_next_is_opened
         options = options_of(path=store.url, framing="json", isolation=isolation)
         [task] = plan_tasks(options)
         for batch in task_rows(FragmentTask.unpack(task), pa.schema([("n", pa.int64()), ("of", pa.int64())]), options):
             rows.extend(batch.to_pylist())
-        assert store.opened == keys
+        # Of the first two, which are asked for together, either may come first.
+        assert sorted(store.opened) == sorted(keys)
         assert early == []
     assert rows == [{"n": n, "of": number} for number in range(6) for n in range(30_000)]
 
