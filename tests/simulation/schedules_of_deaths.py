@@ -11,6 +11,7 @@ from tests.simulation.history import Outcome
 from tests.simulation.mutants import planted
 from tests.simulation.schedule import UNPROVEN, Schedules, committed_alone, kept_in
 from tests.simulation.stage import Stage
+from tests.simulation.world import Node
 
 SCHEDULES: Schedules = []
 broken_by = kept_in(SCHEDULES)
@@ -344,9 +345,8 @@ def killed_before_it_is_recorded() -> None:
     stage.expect(unheard.outcome is Outcome.UNKNOWN, "nothing is acknowledged before it is recorded")
 
 
-@broken_by(planted("take silence for success"))
-def answer_lost() -> None:
-    stage = Stage()
+def about_to_open(stage: Stage) -> tuple[Node, int, HeadGate]:
+    """A primary whose streams broke, the number of its last epoch, and what holds the transaction of the next."""
     stage.fill_store()
     stage.append()
     first, number = stage.assigned[0], stage.last.number
@@ -354,6 +354,13 @@ def answer_lost() -> None:
     stage.break_streams(first)
     stage.send(first)
     stage.until(lambda: gate.is_wanted, "an epoch is to be opened")
+    return first, number, gate
+
+
+@broken_by(planted("take silence for success"))
+def answer_lost() -> None:
+    stage = Stage()
+    first, number, gate = about_to_open(stage)
     gate.lose_answers()
     stage.until(lambda: stage.last.number > number, "it is open, and nobody was told")
     stage.append(first)
@@ -365,13 +372,7 @@ def answer_lost() -> None:
 def request_lost() -> None:
     """As it looks to the primary, this is the same."""
     stage = Stage()
-    stage.fill_store()
-    stage.append()
-    first, number = stage.assigned[0], stage.last.number
-    gate = stage.gate(first)
-    stage.break_streams(first)
-    stage.send(first)
-    stage.until(lambda: gate.is_wanted, "an epoch is to be opened")
+    first, number, gate = about_to_open(stage)
     gate.lose_requests()
     stage.wait(0.5)
     stage.append(first)

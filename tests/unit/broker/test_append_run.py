@@ -11,6 +11,7 @@ from broker.append_event import AppendOpening, AppendOutcome, Chunk, End, Failed
 from broker.append_run import AppendRun
 from broker.append_state import State
 from broker.pipeline import Pipeline
+from broker.replica import Replica
 from broker.replication_message import Acked, Content, Propose
 from broker.resolution import REVISION_WAIT_S, Resolution, Wanted
 from broker.resolver import StoppedError
@@ -700,6 +701,23 @@ def test_a_client_that_is_gone_is_not_heard_any_more() -> None:
         assert port.outcomes == [None]
 
 
+def all_answer(port: RecordingPort) -> None:
+    for peer in (B, C):
+        port.opened[0][0].answered(peer, OK)
+
+
+def steps_of(run: AppendRun, port: RecordingPort, replica: Replica[bytearray]) -> list[Callable[[], None]]:
+    """All that happens to an append, from the answer to where its journal is, to the end of its stream."""
+    return [
+        lambda: port.resolved(resolution_of(route_of(A, B, C), replica=replica)),
+        lambda: all_answer(port),
+        port.ready,
+        lambda: run.feed(Chunk(b"hello")),
+        lambda: run.feed(Intent()),
+        lambda: run.feed(End()),
+    ]
+
+
 @pytest.mark.parametrize("steps", range(6))
 def test_a_cancellation_at_any_time_gives_everything_back(steps: int) -> None:
     replica = replica_of()
@@ -707,24 +725,12 @@ def test_a_cancellation_at_any_time_gives_everything_back(steps: int) -> None:
     run = AppendRun(AppendOpening(JOURNAL), port, port)
     run.start()
     held: list[Pipeline | None] = []
-
-    def answer() -> None:
-        for peer in (B, C):
-            port.opened[0][0].answered(peer, OK)
-
-    todo: list[Callable[[], None]] = [
-        lambda: port.resolved(resolution_of(route_of(A, B, C), replica=replica)),
-        answer,
-        port.ready,
-        lambda: run.feed(Chunk(b"hello")),
-        lambda: run.feed(Intent()),
-        lambda: run.feed(End()),
-    ]
+    todo = steps_of(run, port, replica)
     for step in todo[:steps]:
         step()
     run.cancel()
     if port.opened and not run.fsm.is_over:
-        answer()
+        all_answer(port)
     assert port.outcomes == [None]
     replica.pipeline.take(held.append)
     assert len(held) == 1, "the pipeline is free"
@@ -738,19 +744,7 @@ def test_a_fault_of_ours_costs_the_journal_neither_its_pipeline_nor_its_spool(st
     replica, port = replica_of(), RecordingPort()
     run = AppendRun(AppendOpening(JOURNAL), port, port)
     run.start()
-
-    def answer() -> None:
-        for peer in (B, C):
-            port.opened[0][0].answered(peer, OK)
-
-    todo: list[Callable[[], None]] = [
-        lambda: port.resolved(resolution_of(route_of(A, B, C), replica=replica)),
-        answer,
-        port.ready,
-        lambda: run.feed(Chunk(b"hello")),
-        lambda: run.feed(Intent()),
-        lambda: run.feed(End()),
-    ]
+    todo = steps_of(run, port, replica)
     for step in todo[:steps]:
         step()
     port.fault = RuntimeError("of ours")
