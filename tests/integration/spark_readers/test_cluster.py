@@ -139,7 +139,10 @@ async def test_without_the_tail_nothing_is_read_through_brokers(spark: SparkSess
     rows = await asyncio.to_thread(table.collect)
     assert None not in {row["_fragment"] for row in rows}
     for journal, (begin, end) in stored.items():
-        assert sum(len(row["value"]) for row in rows if row["_journal"] == journal) == end - begin
+        # More may have been stored by now, but no more than there is.
+        assert (
+            end - begin <= sum(len(row["value"]) for row in rows if row["_journal"] == journal) <= with_tail[journal][1]
+        )
 
 
 async def test_the_store_alone_has_what_was_stored(
