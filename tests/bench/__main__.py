@@ -17,17 +17,21 @@ def main(words: list[str]) -> None:
     for module in pkgutil.iter_modules(tests.bench.__path__):
         if module.name.startswith("bench_"):
             importlib.import_module(f"tests.bench.{module.name}")
-    rows: list[tuple[str, ...]] = [COLUMNS]
     chosen = registered(words)
     if not chosen:
         sys.exit(f"no benchmark has one of these words in its name: {' '.join(words)}")
+    # Each is printed when it is over: all of them take hours, and whoever stops half way keeps that half.
+    widths = (max(map(len, chosen)), 8, 6, 20, 24, 10, 5, 0)
+    print(_line(COLUMNS, widths), flush=True)
     for at, (name, setup) in enumerate(chosen.items(), start=1):
         print(f"\r[{at}/{len(chosen)}] {name:<60}", end="", file=sys.stderr, flush=True)
-        rows.append(row(name, run(setup)))
-    print(f"\r{'':<70}\r", end="", file=sys.stderr)
-    widths = [max(len(cells[column]) for cells in rows) for column in range(len(COLUMNS))]
-    for cells in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
+        finished = row(name, run(setup))
+        print(f"\r{'':<70}\r", end="", file=sys.stderr, flush=True)
+        print(_line(finished, widths), flush=True)
+
+
+def _line(cells: tuple[str, ...], widths: tuple[int, ...]) -> str:
+    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
 
 
 def row(name: str, result: Result) -> tuple[str, ...]:
