@@ -1,24 +1,26 @@
 """SpoolWorker: does what the holder of a spool asks for on a thread, in order, and says what came of it.
 
 Steps that come while others are being done are done together, in the next go: under load a thread is woken once for
-many of them. What is committed, acknowledged or complete is told to observers on the event loop.
+many of them. Content does not even wait for that: a thread that is at content goes on with what has come meanwhile.
+What is committed, acknowledged or complete is told to observers on the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Protocol
 
+from broker.content_sum import ContentSum
 from broker.disk_watch import DiskWatch
 from broker.durable_head import Fate
 from broker.metrics import COMMIT_BYTES, COMMITS, ROLLBACK_BYTES, ROLLBACKS
 from broker.pipeline import Sealed
-from fragment.spool import CopyEnd, Digest, Proposal, Reply, Spool
+from fragment.spool import CopyEnd, Proposal, Reply, Spool
 from fragment.spool_writer import CompletedSpool, LocalFragment, Performed, SpoolWriter
 from protocol.errors import UnavailableError
 
@@ -26,6 +28,8 @@ log = logging.getLogger(__name__)
 
 QUEUED_BYTES_MAX = 4 << 20
 """Content that waits to be written. Who has more to send waits until it is less."""
+FOLLOWED_BYTES_MAX = QUEUED_BYTES_MAX // 2
+"""Content that a thread goes on with before it says how far it is. Who has more to send is not held up by that."""
 STEP_BYTES = 512
 """What a step costs beside its content."""
 
@@ -119,7 +123,10 @@ class SpoolWorker:
         self._steps: list[_Step] = []
         self._queued_bytes = 0
         # What a thread has; and whether it has any, or what came of one is being told.
-        self._under_way: Sequence[_Step] = ()
+        self._under_way: list[_Step] = []
+        # What the thread is to go on with, before the steps: the one thing that both it and the loop change.
+        self._following: deque[_Content | _Seal] = deque()
+        self._is_followed = False
         self._is_working = False
         self.doing_since_s: float | None = None
         self._is_stalled = False
@@ -130,7 +137,7 @@ class SpoolWorker:
         # The first step that could not be done for the present holder: none that follows is.
         self._failure: Exception | None = None
         # Of the content since the last proposal; None while it is the same as the spool's own.
-        self._content_sum: Digest | None = None
+        self._content_sum: ContentSum | None = None
 
     @property
     def spool(self) -> Spool:
@@ -192,7 +199,9 @@ class SpoolWorker:
         if self._room is not None:
             self._room.set()
         self._observer.stalled(failure)
-        for step in (*self._under_way, *self._steps):
+        # In this order: the thread puts a step under way before it takes it from those that follow.
+        following = list(self._following)
+        for step in (*self._under_way, *following, *self._steps):
             if isinstance(step, _Seal | _Prepare):
                 done, step.done = step.done, _told_already
                 done(failure)
@@ -212,20 +221,25 @@ class SpoolWorker:
             self._room = None
 
     def _add(self, step: _Step) -> None:
+        if self._is_followed and not self._steps and isinstance(step, _Content | _Seal):
+            self._following.append(step)
+            return
         self._steps.append(step)
         if not self._is_working:
             self._work()
 
     def _work(self) -> None:
-        """What needs no disk is done here; the rest goes to a thread, all of it together.
+        """What waits for nothing is done here; the rest goes to a thread, all of it together.
 
         What is asked for by those who are told what came of a step waits: others are to be told before it is done.
         """
         while self._steps:
             self._is_working = True
-            if self._needs_disk(self._steps[0]):
+            if self._needs_thread(self._steps[0]):
                 steps, self._steps = self._steps, []
-                self._under_way = steps
+                self._under_way = steps.copy()
+                # What came of a commit is told before anything else is done.
+                self._is_followed = all(isinstance(step, _Content) for step in steps)
                 self._disk.begun(self)
                 self._executor.submit(self._do_all, steps)
                 return
@@ -236,10 +250,15 @@ class SpoolWorker:
                 # Whoever was told may fail, and others wait.
                 self._is_working = False
 
-    def _needs_disk(self, step: _Step) -> bool:
-        # To give back a spool whose file has ended is to hand it on.
-        is_handed_on = isinstance(step, _Release) and self._writer.has_ended
-        return is_handed_on or isinstance(step, _Content | _Prepare | _Propose | _HandOn)
+    def _needs_thread(self, step: _Step) -> bool:
+        match step:
+            case _Release():
+                # To give back a spool whose file has ended is to hand it on.
+                return self._writer.has_ended
+            case _Seal():
+                return self._content_sum is not None and self._content_sum.is_behind
+            case _:
+                return not isinstance(step, _Acked)
 
     def picked_up(self) -> None:
         """A thread has got to what is under way."""
@@ -249,12 +268,23 @@ class SpoolWorker:
         """On a thread."""
         self.picked_up()
         results = [(step, self._do(step)) for step in steps]
+        followed_bytes = 0
+        while followed_bytes < FOLLOWED_BYTES_MAX and self._following:
+            step = self._following[0]
+            self._under_way.append(step)
+            self._following.popleft()
+            results.append((step, self._do(step)))
+            followed_bytes += len(step.data) if isinstance(step, _Content) else 0
         self._loop.call_soon_threadsafe(self._settle_all, results)
 
     def _settle_all(self, results: list[tuple[_Step, Performed | Sealed | Exception | None]]) -> None:
         """Whoever is told may fail, and others wait: of a batch, each is told. The first error is raised after that."""
         failure: Exception | None = None
-        self._under_way, self.doing_since_s = (), None
+        self._under_way, self.doing_since_s = [], None
+        # The thread is done: what has come since its last look is the next.
+        self._is_followed = False
+        self._steps[:0] = self._following
+        self._following.clear()
         self._disk.ended(self)
         if self._is_stalled:
             self._is_stalled = False
@@ -326,7 +356,7 @@ class SpoolWorker:
         if delta == 0:
             # The first bytes of a fragment have the fragment's own sum.
             is_summed = self.sums_content and self._writer.spool.fragment.content_length
-            self._content_sum = hashlib.sha1() if is_summed else None
+            self._content_sum = ContentSum(self._executor) if is_summed else None
         if self._content_sum is not None:
             self._content_sum.update(data)
         self._writer.content(data, delta)

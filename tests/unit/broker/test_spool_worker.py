@@ -6,12 +6,13 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
+from broker.content_sum import BESIDE_BYTES_MIN
 from broker.disk_watch import END_TIMES, DiskWatch
 from broker.durable_head import CutAt, Fate
 from broker.pipeline import Sealed
@@ -240,6 +241,58 @@ async def test_content_is_sealed_with_its_own_sum_and_the_fragments(held: Held) 
     held.worker.content(b"third", 0)
     sealed = await held.seal()
     assert sealed == Sealed(fragment(0, b"firstthird"), hashlib.sha1(b"third").digest())
+
+
+async def test_the_event_loop_does_not_wait_for_the_sum_of_large_content(
+    held: Held, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held.worker.sums_content = True
+    held.worker.content(b"first", 0)
+    await held.propose(fragment(0, b"first"))
+    large, go, waits, submit = b"x" * BESIDE_BYTES_MIN, threading.Event(), list[bool](), executor.submit
+
+    def waiting(work: Callable[[], None]) -> None:
+        waits.append(go.wait(TIMEOUT_S))
+        work()
+
+    def summing_waits(*work: Any) -> Future[Any]:
+        is_ours = threading.current_thread() is threading.main_thread()
+        return submit(*work) if is_ours else submit(waiting, *work)
+
+    monkeypatch.setattr(executor, "submit", summing_waits)
+    held.worker.content(large, 0)
+    # The content is written when this is told.
+    await held.acked(0)
+    sealed = held.seal()
+    go.set()
+    assert (await sealed).content_sum == hashlib.sha1(large).digest()
+    assert waits == [True]
+
+
+async def test_content_that_comes_while_a_thread_is_at_content_is_written_in_the_same_go(
+    held: Held, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writing, go, goes = threading.Event(), threading.Event(), []
+    write, submit = SpoolFile.write, executor.submit
+
+    def slow(self: SpoolFile, position: int, data: bytes | memoryview) -> None:
+        writing.set()
+        go.wait(TIMEOUT_S)
+        write(self, position, data)
+
+    def counted(*work: Any) -> Future[Any]:
+        goes.append(work)
+        return submit(*work)
+
+    monkeypatch.setattr(SpoolFile, "write", slow)
+    monkeypatch.setattr(executor, "submit", counted)
+    held.worker.content(b"abc", 0)
+    await asyncio.to_thread(writing.wait, TIMEOUT_S)
+    held.worker.content(b"def", 3)
+    sealed = held.seal()
+    go.set()
+    assert (await sealed).fragment == fragment(0, b"abcdef")
+    assert len(goes) == 1
 
 
 async def test_a_fragment_that_is_begun_hands_the_one_before_it_on(held: Held) -> None:
