@@ -11,7 +11,7 @@ import grpc
 from broker.answer_header import forwarded_header
 from broker.append_event import AppendOpening, AppendOutcome, Chunk, End, Failed, Intent
 from broker.append_run import AppendHost, AppendRun
-from broker.append_wire import decode_chunk, decode_opening, opening_of, response_of
+from broker.append_wire import decode_chunk, decode_opening, response_of
 from broker.client.failure import is_marked
 from broker.client.outcome import REFUSED_MARK
 from broker.counted_call import CountedCall
@@ -111,8 +111,8 @@ async def append(broker: AppendBroker, call: AppendCall) -> bytes:
 
 
 async def _appended(broker: AppendBroker, call: AppendCall, patience: Patience, counted: CountedCall) -> bytes:
-    request = decode_opening(await first_message(call, patience))
-    served = _Append(broker, opening_of(request), call.claims.selector)
+    first = await first_message(call, patience)
+    served = _Append(broker, decode_opening(first), call.claims.selector)
     total = delayed = 0
     clock_s = broker.clock_s
     begun_s = streamed_s = clock_s()
@@ -121,7 +121,7 @@ async def _appended(broker: AppendBroker, call: AppendCall, patience: Patience, 
         while True:
             await served.wait_turn()
             if served.proxied is not None:
-                answer = await _proxied(broker, served.proxied, request, call)
+                answer = await _proxied(broker, served.proxied, first, call)
                 counted.status = pb.AppendResponse.FromString(answer).status
                 return answer
             if served.is_over:
@@ -219,8 +219,9 @@ async def _held_back(replica: LocalReplica, invalidation: Notice, pause_s: float
         withdraw()
 
 
-async def _proxied(broker: AppendBroker, resolution: Resolution, request: pb.AppendRequest, call: AppendCall) -> bytes:
+async def _proxied(broker: AppendBroker, resolution: Resolution, first: bytes, call: AppendCall) -> bytes:
     """Pass everything on as it comes. The primary's answer is the client's, and so is its failure."""
+    request = pb.AppendRequest.FromString(first)
     request.header.CopyFrom(forwarded_header(resolution))
     # A Go broker that is not the primary after all would exit at a name with more to it.
     request.journal = strip_meta(request.journal)

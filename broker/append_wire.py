@@ -13,6 +13,7 @@ from protocol.gen import journal_pb2 as pb
 from protocol.identifier import strip_meta
 from protocol.journal import SuspendMode
 from protocol.label import LabelSet
+from protocol.memo import remembered
 from protocol.route import Header
 from protocol.selector import LabelSelector
 from protocol.validation import validate
@@ -21,20 +22,18 @@ from protocol.wire_bytes import read_varint
 _CONTENT = 4 << 3 | 2
 
 
-def decode_opening(raw: bytes) -> pb.AppendRequest:
+@remembered
+def decode_opening(raw: bytes) -> AppendOpening:
     """The first message. Raises a ValidationError.
 
-    One that names no journal is not malformed, to Gazette: there is just no such journal.
+    One that names no journal is not malformed, to Gazette: there is just no such journal. Whoever appends many times
+    begins with the same bytes each time.
     """
     try:
         request = pb.AppendRequest.FromString(raw)
     except DecodeError as error:
         raise ValidationError("the message is not a well-formed protobuf of its type") from error
     validate(request)
-    return request
-
-
-def opening_of(request: pb.AppendRequest) -> AppendOpening:
     return AppendOpening(
         strip_meta(request.journal),
         Header.from_proto(request.header) if request.HasField("header") else None,

@@ -9,7 +9,7 @@ import grpc
 
 from broker.peers import ReplicateCall
 from broker.pipeline import Pipeline
-from broker.replication_message import Message, Propose
+from broker.replication_message import Acked, Message, Propose
 from broker.replication_wire import MessageEncoder, decode_answer
 from protocol.errors import GazetteError, UnavailableError
 from protocol.route import ProcessId
@@ -19,6 +19,9 @@ QUEUED_BYTES_MAX = 4 << 20
 MESSAGE_BYTES = 256
 """What a message costs beside its content."""
 ANSWER_S_MIN, ANSWER_S_MAX = 1.0, 20.0
+ACKED_ALONE_S = 0.005
+"""What is acknowledged is said alone this often at most. Where appends come faster than that, the next one says it, and
+peers have half as many messages to read."""
 
 
 def answer_s(lease_s: float) -> float:
@@ -57,6 +60,10 @@ class GrpcPeerStream:
         self._asked_s: deque[float] = deque()
         self._writing_s: float | None = None
         self._timer: asyncio.TimerHandle | None = None
+        # What is acknowledged and to be said soon, if no other message says it first; and when it was last said.
+        self._acked: Acked | None = None
+        self._acked_timer: asyncio.TimerHandle | None = None
+        self._acked_s = -ACKED_ALONE_S
         self._is_closing = False
         self._is_over = False
         self._wake = asyncio.Event()
@@ -66,6 +73,29 @@ class GrpcPeerStream:
     def send(self, message: Message) -> None:
         if self._is_over:
             return
+        if isinstance(message, Acked):
+            if self._loop.time() < self._acked_s + ACKED_ALONE_S:
+                self._say_soon(message)
+                return
+            self._acked_s = self._loop.time()
+        elif self._acked is not None:
+            # It says as much, or more.
+            self._acked, self._acked_s = None, self._loop.time()
+        self._enqueue(message)
+
+    def _say_soon(self, acked: Acked) -> None:
+        self._acked = acked
+        if self._acked_timer is None:
+            self._acked_timer = self._loop.call_at(self._acked_s + ACKED_ALONE_S, self._say_acked)
+
+    def _say_acked(self) -> None:
+        self._acked_timer = None
+        acked, self._acked = self._acked, None
+        if acked is not None and not self._is_over:
+            self._acked_s = self._loop.time()
+            self._enqueue(acked)
+
+    def _enqueue(self, message: Message) -> None:
         encoded = self._encoder.encode(message)
         self._queue.append(encoded)
         self._queued_bytes += len(encoded) + MESSAGE_BYTES
@@ -78,6 +108,9 @@ class GrpcPeerStream:
         self._wake.set()
 
     def half_close(self) -> None:
+        acked, self._acked = self._acked, None
+        if acked is not None and not self._is_over:
+            self._enqueue(acked)
         self._is_closing = True
         self._wake.set()
 
@@ -97,8 +130,9 @@ class GrpcPeerStream:
                 sending.cancel()
         finally:
             self._let_go()
-            if self._timer is not None:
-                self._timer.cancel()
+            for timer in (self._timer, self._acked_timer):
+                if timer is not None:
+                    timer.cancel()
             self._call.cancel()
             # Whoever has been told already is not told again; if we are cancelled, nobody has been.
             self._pipeline.ended(self._peer)

@@ -11,10 +11,10 @@ from typing import cast
 import grpc
 import pytest
 
-from broker.peer_stream import QUEUED_BYTES_MAX, GrpcPeerStream
+from broker.peer_stream import ACKED_ALONE_S, QUEUED_BYTES_MAX, GrpcPeerStream
 from broker.peers import PeerChannels, ReplicateCall
 from broker.pipeline import Ask, Pipeline
-from broker.replication_message import Answer, Content, Message, Propose
+from broker.replication_message import Acked, Answer, Content, Message, Propose
 from broker.replication_wire import MessageEncoder, decode, encode_answer
 from protocol.errors import Status
 from protocol.gen import journal_pb2 as pb
@@ -371,12 +371,16 @@ class SlowCall:
 
     def __init__(self, each_s: float) -> None:
         self._each_s = each_s
-        self.taken = 0
+        self.messages: list[Message] = []
         self.over = asyncio.Event()
 
-    async def write(self, _message: bytes) -> None:
+    @property
+    def taken(self) -> int:
+        return len(self.messages)
+
+    async def write(self, message: bytes) -> None:
         await asyncio.sleep(self._each_s)
-        self.taken += 1
+        self.messages.append(decode(message))
 
     async def read(self) -> object:
         await self.over.wait()
@@ -407,6 +411,58 @@ async def test_a_peer_that_is_slow_but_goes_on_taking_has_not_failed() -> None:
     await within(stream.run())
     assert call.taken == 6
     assert not pipeline.failures
+
+
+# What is acknowledged.
+
+
+def said_to(call: SlowCall) -> list[int | None]:
+    return [each.through if isinstance(each, Acked) else None for each in call.messages]
+
+
+class StoppedLoop(TurnedLoop):
+    """Its clock goes on only when it is put forward."""
+
+    def time(self) -> float:
+        return self._ahead_s
+
+    async def sent(self) -> None:
+        """What can be sent without time passing."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+def test_what_is_acknowledged_is_said_at_once_but_again_only_after_a_while() -> None:
+    async def acknowledged(loop: StoppedLoop) -> None:
+        pipeline = built(route_of(A, B), kin=frozenset((B,))).pipeline
+        call = SlowCall(0)
+        stream = GrpcPeerStream(cast(ReplicateCall, call), B, pipeline, MessageEncoder(), 20.0)
+
+        async def said() -> list[int | None]:
+            await loop.sent()
+            return [each.through if isinstance(each, Acked) else None for each in call.messages]
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(stream.run())
+            for through in (1, 2, 3):
+                stream.send(Acked(through))
+            assert await said() == [1]
+            await loop.pass_timers(ACKED_ALONE_S)
+            assert await said() == [1, 3], "the last word says it all"
+            stream.send(Acked(4))
+            loop.forward(ACKED_ALONE_S / 2)
+            stream.send(Content(b"x", 0, 4))
+            await loop.pass_timers(ACKED_ALONE_S / 2)
+            assert await said() == [1, 3, None], "content has said it"
+            stream.send(Acked(5))
+            assert await said() == [1, 3, None], "and not long ago"
+            stream.half_close()
+            assert await said() == [1, 3, None, 5], "but before the end nothing is left unsaid"
+
+    with asyncio.Runner(loop_factory=StoppedLoop) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, StoppedLoop)
+        runner.run(acknowledged(loop))
 
 
 # Room for more.
