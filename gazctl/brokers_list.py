@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import click
 
 from allocator.etcd_client import EtcdClient
-from allocator.etcd_connections import EtcdConnections, EtcdUser
+from allocator.etcd_connections import EtcdConnections
 from allocator.etcd_errors import EtcdError
 from allocator.keys import members_prefix
 from broker.broker_member import BrokerMember
@@ -17,6 +19,7 @@ from broker.client.client import Client
 from broker.client.settings import ClientSettings
 from gazctl.command import Command, dotted_option
 from gazctl.connection import broker_options, patience, run
+from gazctl.etcd_tls import etcd_tls, etcd_tls_options
 from gazctl.etcd_user import etcd_user, etcd_user_options
 from gazctl.output import json_text
 from gazctl.raw_calls import brokers_of, list_journals
@@ -48,6 +51,7 @@ class _Broker:
 )
 @dotted_option("--etcd.prefix", default="/gazette/cluster", help="Of the cluster's keys.")
 @etcd_user_options
+@etcd_tls_options
 @broker_options
 def brokers_list(**given: Any) -> None:
     """List brokers, what they hold, and whether they answer.
@@ -60,10 +64,13 @@ def brokers_list(**given: Any) -> None:
       gazctl brokers list --etcd.address http://localhost:2379
     """
     try:
-        user = etcd_user(given)
+        user, tls = etcd_user(given), etcd_tls(given)
     except (ValidationError, OSError) as error:
         raise click.ClickException(str(error)) from error
-    found = run(given, lambda client: _brokers(client, given, user))
+    addresses = given["etcd_address"].split(",") if given["etcd_address"] else []
+    # Made where the event loop is.
+    connect = partial(EtcdConnections, addresses, user=user, tls=tls) if addresses else None
+    found = run(given, lambda client: _brokers(client, connect, given["etcd_prefix"]))
     if given["format"] == "json":
         for broker in found:
             click.echo(json_text({name: getattr(broker, name) for name in _Broker.__slots__}))
@@ -80,12 +87,10 @@ def brokers_list(**given: Any) -> None:
         raise SystemExit(1)
 
 
-async def _brokers(client: Client, given: dict[str, Any], user: EtcdUser | None) -> list[_Broker]:
+async def _brokers(client: Client, connect: Callable[[], EtcdConnections] | None, prefix: str) -> list[_Broker]:
     async with brokers_of(client.settings) as asked, patience("the list of journals"):
         listed = await list_journals(asked, LabelSelector())
-    found: dict[tuple[str, str], _Broker] = {}
-    if given["etcd_address"]:
-        found = await _members(given["etcd_address"], given["etcd_prefix"], user)
+    found = {} if connect is None else await _members(connect(), prefix)
     for journal in listed.journals:
         _count(found, journal.route)
     own = listed.header.process_id
@@ -118,14 +123,14 @@ async def _ask(settings: ClientSettings, broker: _Broker) -> None:
         broker.status = f"{answer.zone}/{answer.suffix} answers there"
 
 
-async def _members(address: str, prefix: str, user: EtcdUser | None) -> dict[tuple[str, str], _Broker]:
+async def _members(connections: EtcdConnections, prefix: str) -> dict[tuple[str, str], _Broker]:
     root = members_prefix(prefix)
     found = {}
     try:
-        async with EtcdClient(EtcdConnections(address.split(","), user=user)) as etcd:
+        async with EtcdClient(connections) as etcd:
             listing = await etcd.list_prefix(root)
     except EtcdError as error:
-        raise click.ClickException(f"etcd at {address}: {error}") from error
+        raise click.ClickException(f"etcd at {connections.current.url}: {error}") from error
     for stored in listing.keys:
         zone, _, name = stored.key.decode(errors="replace").removeprefix(root).partition("#")
         member = BrokerMember.decoded(zone, name, stored.raw)

@@ -16,6 +16,7 @@ import click
 
 from gazctl.command import LOG_FORMATS, LOG_LEVELS, Duration, ServiceCommand, Size
 from gazctl.command import dotted_option as _option
+from gazctl.etcd_tls import etcd_tls, etcd_tls_options
 from gazctl.etcd_user import etcd_user, etcd_user_options
 from protocol.errors import GazetteError, ValidationError, checked
 
@@ -84,9 +85,7 @@ _SECOND = ("badger", "comet", "dune", "ember", "falcon", "grove", "heron", "isle
     help="After so long without a sign of life others take over.",
 )
 @etcd_user_options
-@_option("--etcd.cert-file", default=None, help="Shown to etcd.")
-@_option("--etcd.cert-key-file", default=None, help="The key of that certificate.")
-@_option("--etcd.trusted-ca-file", default=None, help="Whom to trust as etcd.")
+@etcd_tls_options
 @_option("--debug.port", default="", show_default="none", help="Serves /metrics and /readyz on a port of their own.")
 @_option("--debug.private", is_flag=True, help="Serve metrics on the debug port only, and not on the gateway's.")
 @_option("--log.level", type=click.Choice(list(LOG_LEVELS)), default="warn", help="What is logged.")
@@ -165,7 +164,7 @@ def _settings(given: dict[str, Any]) -> Any:
             endpoints=tuple(given["etcd_address"].split(",")),
             prefix=given["etcd_prefix"],
             lease_s=round(given["etcd_lease"]),
-            tls=_etcd_tls(given),
+            tls=etcd_tls(given),
             user=etcd_user(given),
             watch_delay_s=given["broker_watch_delay"],
         ),
@@ -210,14 +209,6 @@ def _peer_tls(given: dict[str, Any]) -> Any:
     names = ("broker_peer_cert_file", "broker_peer_cert_key_file", "broker_peer_ca_file")
     files = [Path(given[name]) if given[name] else None for name in names]
     return PeerTls(*files) if any(files) else None
-
-
-def _etcd_tls(given: dict[str, Any]) -> Any:
-    from allocator.etcd_connections import EtcdTls
-
-    names = ("etcd_trusted_ca_file", "etcd_cert_file", "etcd_cert_key_file")
-    contents = [Path(given[name]).read_bytes() if given[name] else None for name in names]
-    return EtcdTls(*contents) if any(contents) else None
 
 
 def _random_name() -> str:

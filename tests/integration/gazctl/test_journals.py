@@ -12,8 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from allocator.etcd_client import EtcdClient
+from allocator.etcd_connections import EtcdConnections, EtcdTls
+from allocator.keys import member_key
+from broker.broker_member import BrokerMember
 from broker.client.settings import ClientSettings
 from gazctl.raw_calls import MemberSaid, ask_member, brokers_of
+from protocol.route import ProcessId
+from tests.support.certificates import Certificates
+from tests.support.etcd_server import etcd_server
 from tests.support.eventually import eventually_blocking
 from tests.support.gazctl_process import Gazctl, Up, spec
 
@@ -266,6 +273,26 @@ def test_brokers_and_journals_are_seen_at_a_glance(gazctl: Gazctl, up: Up) -> No
     assert [cell.strip() for cell in row.strip("│").split("│")] == [
         *("glance/one", "broker-1", "1/1", "4 B", "0 B/s", "0 B/s", "4 B")
     ]
+
+
+def test_members_are_listed_by_an_etcd_that_wants_certificates(gazctl: Gazctl, tmp_path: Path) -> None:
+    certificates = Certificates.create(tmp_path)
+    with etcd_server(tmp_path, certificates=certificates) as etcd:
+        tls = EtcdTls(certificates.ca, certificates.certificate, certificates.key)
+        asyncio.run(announced(etcd.endpoint, tls, BrokerMember(ProcessId("west", "broker-9"), "http://127.0.0.1:9", 5)))
+        asked = ("brokers", "list", "--etcd.address", etcd.endpoint, "--etcd.prefix", "/tls")
+        shown = (f"--etcd.cert-file={tmp_path}/certificate.pem", f"--etcd.cert-key-file={tmp_path}/key.pem")
+        listed = gazctl(*asked, *shown, f"--etcd.trusted-ca-file={tmp_path}/ca.pem").stdout
+        assert "broker-9" in listed
+        assert "does not answer" in listed
+        refused = gazctl(*asked)
+        assert refused.code == 1
+        assert f"etcd at {etcd.endpoint}" in refused.stderr
+
+
+async def announced(etcd: str, tls: EtcdTls, member: BrokerMember) -> None:
+    async with EtcdClient(EtcdConnections([etcd], tls=tls)) as client:
+        await client.put(member_key("/tls", *member.id), member.encoded())
 
 
 async def served(address: str, journal: str) -> MemberSaid:
