@@ -1,48 +1,25 @@
+"""A valid message with one field corrupted is refused for that field; a field has a rule or is known to have none."""
+
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
 import pytest
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.message import DecodeError, Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol import validation
-from protocol.endpoint import check_endpoint, dial_address
 from protocol.errors import ValidationError
 from protocol.fragment import HEAD_MAX
-from protocol.fragment_store import FragmentStore
 from protocol.gen import journal_pb2 as pb
 from protocol.gen import recorded_op_pb2, shard_pb2
-from protocol.identifier import (
-    check_journal,
-    check_path_component,
-    check_path_symbols,
-    check_shard_id,
-    check_token,
-    clean_path,
-)
 from protocol.label import CONTENT_TYPE, MESSAGE_SUBTYPE, MESSAGE_TYPE, SINGLE_VALUED
-from protocol.url import parse_url
 from protocol.validation import validate
-from tests.support.corruption import (
-    Bad,
-    Corruption,
-    Held,
-    copy_of,
-    free_leaves,
-    is_map,
-    is_valid,
-    leaves,
-    lifted,
-    originals,
-    valid,
-)
-from tests.support.message_types import FILES, message_class
+from tests.support.corruption import Bad, Corruption, Held, copy_of, free_leaves, is_valid, leaves, lifted, originals
+from tests.support.message_shapes import values_of
+from tests.support.message_types import message_class
 
 
 def outside(low: int, high: int, bits: int = 64) -> Bad:
@@ -72,64 +49,6 @@ LONG_SPOOL_ID = st.binary(min_size=17, max_size=32)
 
 def on(kind: str, *fields: tuple[Any, ...]) -> Iterator[Corruption]:
     return (Corruption(kind, *field) for field in fields)
-
-
-WIRE_TEXTS = st.text(max_size=8) | st.sampled_from(["abcd", "http://h", "s3://b/", "acme/orders", "azure-ad://t"])
-
-
-def wire_numbers(bits: int, signed: bool) -> Bad:
-    """Most are small, as the bounds of rules are; the others are of any size that the field holds."""
-    least, most = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
-    small = st.integers(max(least, -3), 600)
-    return small | st.integers(least, most) | st.sampled_from([least, most])
-
-
-WIRE_VALUES: dict[int, Bad] = {
-    FieldDescriptor.TYPE_STRING: WIRE_TEXTS,
-    FieldDescriptor.TYPE_BYTES: st.binary(max_size=20),
-    FieldDescriptor.TYPE_BOOL: st.booleans(),
-    FieldDescriptor.TYPE_ENUM: wire_numbers(32, signed=True),
-    FieldDescriptor.TYPE_INT32: wire_numbers(32, signed=True),
-    FieldDescriptor.TYPE_INT64: wire_numbers(64, signed=True),
-    FieldDescriptor.TYPE_SFIXED64: wire_numbers(64, signed=True),
-    FieldDescriptor.TYPE_UINT32: wire_numbers(32, signed=False),
-    FieldDescriptor.TYPE_FIXED32: wire_numbers(32, signed=False),
-    FieldDescriptor.TYPE_UINT64: wire_numbers(64, signed=False),
-    FieldDescriptor.TYPE_FIXED64: wire_numbers(64, signed=False),
-}
-
-
-def values_of(field: FieldDescriptor, depth: int) -> Bad:
-    """Values of a field, or of an element of it."""
-    return messages(field.message_type.full_name, depth + 1) if field.message_type else WIRE_VALUES[field.type]
-
-
-@st.composite
-def messages(draw: st.DrawFn, kind: str, depth: int = 0) -> Any:
-    """A message of any shape: fields at random, of random values."""
-    message: Any = message_class(kind)()
-    for field in message.DESCRIPTOR.fields:
-        if depth > 3 or not draw(st.booleans()):
-            continue
-        if is_map(field):
-            entries = values_of(field.message_type.fields_by_name["value"], depth)
-            fill(getattr(message, field.name), draw(st.dictionaries(WIRE_TEXTS, entries, max_size=3)))
-        elif field.is_repeated:
-            getattr(message, field.name).extend(draw(st.lists(values_of(field, depth), max_size=3)))
-        elif field.message_type:
-            getattr(message, field.name).CopyFrom(draw(values_of(field, depth)))
-        else:
-            setattr(message, field.name, draw(values_of(field, depth)))
-    return message
-
-
-def fill(entries: Any, values: dict[str, Any]) -> None:
-    """A map of messages takes no assignment."""
-    for key, value in values.items():
-        if isinstance(value, Message):
-            entries[key].CopyFrom(value)
-        else:
-            entries[key] = value
 
 
 def free(kind: str, *paths: str) -> Iterator[Corruption]:
@@ -507,10 +426,8 @@ CORRUPTIONS = [
          lambda m: m.live_nodes and m.live_nodes[0].segments and not m.live_nodes[0].segments[0].log),
     ),
 ]  # fmt: skip
-
 # Rules of a part that are others in what holds it: a set names the label alone, hints may lend their log.
 REPLACED = frozenset({"protocol.LabelSet.labels.prefix", "recoverylog.FSMHints.live_nodes.segments.log"})
-
 # A field is here because nobody may refuse what it holds, not because nobody thought of it.
 FREE = [
     *free("protocol.LabelSelector", "include.labels.0.prefix", "exclude.labels.0.prefix"),
@@ -544,7 +461,6 @@ FREE = [
     *free("recoverylog.Segment", "first_checksum"),
     *free("recoverylog.FSMHints", "live_nodes.0.fnode", "properties"),
 ]
-
 JUDGED: dict[str, Any] = {kind.DESCRIPTOR.full_name: kind.DESCRIPTOR for kind in validation._CHECKS}  # noqa: SLF001, the list of them
 
 
@@ -595,129 +511,3 @@ def test_whatever_a_field_without_a_rule_holds_the_message_stays_valid(field: Co
     message = copy_of(data.draw(st.sampled_from(originals(field))))
     field.corrupt(message, data.draw(field.bad))
     validate(message)
-
-
-def all_types() -> Iterator[str]:
-    def within(descriptor: Descriptor) -> Iterator[str]:
-        if not descriptor.GetOptions().map_entry:
-            yield descriptor.full_name
-        for nested in descriptor.nested_types:
-            yield from within(nested)
-
-    for file in FILES:
-        for descriptor in file.message_types_by_name.values():
-            yield from within(descriptor)
-
-
-def judge(message: Message) -> None:
-    """Anything but a return or a ``ValidationError`` fails the test."""
-    with contextlib.suppress(ValidationError):
-        validate(message)
-
-
-@pytest.mark.parametrize("kind", sorted(all_types()))
-@settings(max_examples=12)
-@given(data=st.data())
-def test_whatever_bytes_are_parsed_the_verdict_is_clean(kind: str, data: st.DataObject) -> None:
-    """Random bytes rarely parse, so bytes of valid messages are spliced with them as well."""
-    pool = [message.SerializeToString() for message in valid(kind)]
-    noise = st.binary(max_size=64)
-    encoded = data.draw(st.one_of(noise, st.sampled_from(pool)) if pool else noise)
-    at, cut = (data.draw(st.integers(0, len(encoded))) for _ in range(2))
-    with contextlib.suppress(DecodeError):
-        judge(message_class(kind).FromString(encoded[:at] + data.draw(noise) + encoded[cut:]))
-
-
-@pytest.mark.parametrize("kind", sorted(all_types()))
-@settings(max_examples=6)
-@given(data=st.data())
-def test_whatever_shape_a_message_has_the_verdict_is_clean(kind: str, data: st.DataObject) -> None:
-    judge(data.draw(messages(kind)))
-
-
-TEXTS = st.text(max_size=40) | st.text("ab/.;=%-_ é\x00#", max_size=12) | st.text(st.characters(), max_size=4)
-
-
-@given(TEXTS)
-def test_the_verdict_on_any_name_is_clean(text: str) -> None:
-    for check in (check_journal, check_shard_id):
-        with contextlib.suppress(ValidationError):
-            check(text)
-    for check_within in (check_token, check_path_symbols, check_path_component):
-        with contextlib.suppress(ValidationError):
-            check_within(text, 0, 512)
-
-
-@given(TEXTS)
-def test_a_valid_journal_name_is_made_of_clean_parts_that_hold_no_separator_of_etcd_keys(text: str) -> None:
-    try:
-        check_journal(text)
-    except ValidationError:
-        return
-    name, _, meta = text.partition(";")
-    assert all(ord(symbol) > ord("#") for symbol in text)
-    assert clean_path(name) == name
-    assert not name.startswith("/")
-    assert ";" not in meta
-
-
-@given(st.text("ab/.", max_size=16))
-def test_cleaning_a_path_twice_is_cleaning_it_once(path: str) -> None:
-    assert clean_path(clean_path(path)) == clean_path(path)
-
-
-PIECES = st.sampled_from(
-    [
-        *("http", "s3", "file", "azure-ad", "unix", ":", "://", "/", "//", "?", "#", "@", "&", "=", ";", "+"),
-        *("[", "]", "[::1]", ":80", ":x", "a", "host", "é", " ", "..", ".", "\x00", "\x7f", "\n"),
-        *("%", "%25", "%2F", "%41", "%C3%A9", "%FF", "%zz"),
-    ]
-)
-URLS = st.lists(PIECES, max_size=10).map("".join) | st.text(max_size=20)
-
-
-@settings(max_examples=300)
-@given(URLS)
-def test_the_verdict_on_any_url_is_clean(text: str) -> None:
-    with contextlib.suppress(ValidationError):
-        assert FragmentStore.parse(text).path.endswith("/")
-    with contextlib.suppress(ValidationError):
-        FragmentStore.parse(text).object_key("acme/orders/")
-    with contextlib.suppress(ValidationError):
-        check_endpoint(text)
-        assert dial_address(text)
-
-
-@settings(max_examples=200)
-@given(URLS)
-def test_a_url_that_parses_has_no_control_characters_and_no_broken_escapes(text: str) -> None:
-    try:
-        url = parse_url(text)
-    except ValidationError:
-        return
-    before_fragment = text.partition("#")[0]
-    assert not any(ord(symbol) < 32 or ord(symbol) == 127 for symbol in before_fragment)
-    assert url.scheme == url.scheme.lower()
-    assert not url.port or (url.port.isascii() and url.port.isdigit())
-    assert " " not in url.host
-
-
-GOOD_PARTS = st.tuples(
-    st.sampled_from(["http", "S3", "x+y"]),
-    st.sampled_from(["", "me@", "me:pw%20@", "a@b@"]),
-    st.sampled_from(["h", "10.0.0.1", "[::1]", "[fe80::1%25en0]", "h%C3%A9", "é"]),
-    st.sampled_from(["", ":", ":0", ":8080"]),
-    st.sampled_from(["", "/", "/a%2Fb/", "/é /"]),
-    st.sampled_from(["", "?", "?a=%zz", "#x", "?a#%41"]),
-)
-
-
-@given(GOOD_PARTS)
-def test_a_url_put_together_from_good_parts_has_them(parts: tuple[str, ...]) -> None:
-    scheme, user, host, port, path, tail = parts
-    url = parse_url(f"{scheme}://{user}{host}{port}{path}{tail}")
-    assert url.scheme == scheme.lower()
-    assert url.host.endswith(port)
-    assert url.port == port[1:]
-    assert url.path == path.replace("%2F", "/")
-    assert "@" not in url.host

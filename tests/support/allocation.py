@@ -16,7 +16,7 @@ from allocator.key_value import KeyValue
 from allocator.keys import Assignment, Entity, Item, assignments_prefix, decoder, item_key, slot_key
 from allocator.solve import Desired, desired_assignment
 from allocator.state import State
-from allocator.transaction import KEEP_LEASE, Put, Transaction
+from allocator.transaction import KEEP_LEASE, Compare, Put, Target, Transaction
 from tests.support.golden import Case
 from tests.support.memory_keys import MemoryKeys
 
@@ -231,3 +231,23 @@ class Cluster:
                 return rounds
             self.catch_up()
         raise AssertionError(f"it has not settled after {rounds_max} rounds")
+
+
+def cluster_of(*members: str, limit: int = 10, item: int | None = None) -> Cluster:
+    """Members that join in the order given, and perhaps an item ``i`` of some replication."""
+    cluster = Cluster()
+    for member in members:
+        cluster.join(member, limit)
+    if item is not None:
+        cluster.put_item("i", item)
+    return cluster
+
+
+def mod(cluster: Cluster, key: str) -> Compare:
+    """That a key is as it is now."""
+    return Compare(key, Target.MOD, cluster.keys[key].mod_revision)
+
+
+def key(member: str, slot: int) -> str:
+    """Of an assignment of item ``i``."""
+    return f"/root/assign/i#{member}#{slot}"

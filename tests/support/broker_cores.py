@@ -22,7 +22,7 @@ from broker.pipeline import HeldSpool, PeerStream, Pipeline, Sealed
 from broker.replica import Replica
 from broker.replication_message import Acked, Answer, Content, Message, Propose
 from broker.resolution import Resolution, Wanted
-from fragment.index import Index, Summary
+from fragment.index import FileT, Index, Summary
 from fragment.spool import Completed, Effect, EpochMark, Proposal, Reply, Spool, Visible, Write
 from protocol.codec import CompressionCodec
 from protocol.errors import GazetteError, Status
@@ -378,6 +378,35 @@ def replica_of(held: MemorySpool | None = None, create_revision: int = 4) -> Rep
     held.released = replica.spool_released
     replica.start(held)
     return replica
+
+
+@dataclass
+class Host:
+    """A ReplicaHost whose timers a test fires."""
+
+    members: dict[ProcessId, int] = field(default_factory=lambda: {A: 1, B: 1})
+    timers: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
+    spool_id: bytes = b"here"
+    copies: set[EpochMark] = field(default_factory=set)
+    epochs: list[tuple[EpochTerms, EpochMark | None]] = field(default_factory=list)
+    voids: list[str] = field(default_factory=list)
+
+    def has_copy(self, journal: str, mark: EpochMark) -> bool:
+        return mark in self.copies
+
+    def later(self, delay_s: float, act: Callable[[], None]) -> Callable[[], None]:
+        timer = (delay_s, act)
+        self.timers.append(timer)
+        return lambda: self.timers.remove(timer) if timer in self.timers else None
+
+    def is_member(self, member: ProcessId, revision: int) -> bool:
+        return member in self.members and self.members[member] <= revision
+
+    def epoch_opened(self, replica: Replica[FileT], terms: EpochTerms, closed: EpochMark | None) -> None:
+        self.epochs.append((terms, closed))
+
+    def voided(self, journal: str) -> None:
+        self.voids.append(journal)
 
 
 def spool_id_of(member: ProcessId) -> bytes:

@@ -1,17 +1,16 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from broker.durable_head import EpochTerms
 from broker.pipeline import HeldSpool, Pipeline
 from broker.replica import TAKE_WAIT_S, Replica
 from broker.slot import Slot
 from fragment.cover_set import CoverSet
-from fragment.index import FileT, Found, NotYetAvailable
+from fragment.index import Found, NotYetAvailable
 from fragment.spool import EpochMark
 from protocol.route import Header, ProcessId
-from tests.support.broker_cores import A, B, C, built, committed_spool, fragment, header_of, replica_of, route_of
+from tests.support.broker_cores import A, B, C, Host, built, committed_spool, fragment, header_of, replica_of, route_of
 
 
 def test_who_waits_is_told_of_an_invalidation_once_and_may_ask_for_the_next() -> None:
@@ -112,35 +111,6 @@ def test_who_comes_after_it_was_given_up_is_told_at_once() -> None:
 
 
 # Taking the spool from a stream that has it (DH-4).
-
-
-@dataclass
-class Host:
-    """A ReplicaHost whose timers a test fires."""
-
-    members: dict[ProcessId, int] = field(default_factory=lambda: {A: 1, B: 1})
-    timers: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
-    spool_id: bytes = b"here"
-    copies: set[EpochMark] = field(default_factory=set)
-    epochs: list[tuple[EpochTerms, EpochMark | None]] = field(default_factory=list)
-    voids: list[str] = field(default_factory=list)
-
-    def has_copy(self, journal: str, mark: EpochMark) -> bool:
-        return mark in self.copies
-
-    def later(self, delay_s: float, act: Callable[[], None]) -> Callable[[], None]:
-        timer = (delay_s, act)
-        self.timers.append(timer)
-        return lambda: self.timers.remove(timer) if timer in self.timers else None
-
-    def is_member(self, member: ProcessId, revision: int) -> bool:
-        return member in self.members and self.members[member] <= revision
-
-    def epoch_opened(self, replica: Replica[FileT], terms: EpochTerms, closed: EpochMark | None) -> None:
-        self.epochs.append((terms, closed))
-
-    def voided(self, journal: str) -> None:
-        self.voids.append(journal)
 
 
 class Holding:

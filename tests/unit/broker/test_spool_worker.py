@@ -5,172 +5,23 @@ import errno
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
 from broker.content_sum import BESIDE_BYTES_MIN
-from broker.disk_watch import END_TIMES, DiskWatch
 from broker.durable_head import CutAt, Fate
 from broker.pipeline import Sealed
-from broker.spool_worker import QUEUED_BYTES_MAX, SpoolWorker
-from fragment.spool import CopyEnd, EpochMark, Proposal, Reply, Spool
-from fragment.spool_budget import SpoolBudget
-from fragment.spool_directory import FsyncMode, SpoolDirectory
+from broker.spool_worker import QUEUED_BYTES_MAX
+from fragment.spool import Proposal, Reply, Spool
+from fragment.spool_directory import SpoolDirectory
 from fragment.spool_file import SpoolFile
-from fragment.spool_writer import CompletedSpool, LocalFragment, SpoolWriter
 from protocol.errors import Status, UnavailableError
-from protocol.fragment import Fragment
 from protocol.label import LabelSet
-from tests.support.broker_cores import JOURNAL, NOW_NS, fragment, labels
-
-X = labels(x="1")
-TIMEOUT_S = 10.0
-HUNG_S = 15.0
-
-
-class Observed:
-    """What observers are told, and in which order."""
-
-    def __init__(self) -> None:
-        self.shown: list[Fragment] = []
-        self.contents: list[bytes] = []
-        self.handed: list[Fragment] = []
-        self.told: list[int] = []
-        self.given_ups = 0
-        self.given_up_copy: CopyEnd | None = None
-        self.retirements: list[tuple[CopyEnd, Fate]] = []
-        self.threads: set[int] = set()
-        self.stalls: list[UnavailableError | None] = []
-
-    def visible(self, local: LocalFragment) -> None:
-        self.threads.add(threading.get_ident())
-        self.shown.append(local.fragment)
-        self.contents.append(local.file.read(0, local.fragment.content_length))
-
-    def completed(self, completed: CompletedSpool) -> None:
-        self.handed.append(completed.spool.fragment)
-
-    def acked(self, through: int) -> None:
-        self.told.append(through)
-
-    def retired(self, copy: CopyEnd, fate: Fate) -> None:
-        self.retirements.append((copy, fate))
-
-    def given_up(self, copy: CopyEnd | None) -> None:
-        self.given_ups += 1
-        self.given_up_copy = copy
-
-    def stalled(self, failure: UnavailableError | None) -> None:
-        self.stalls.append(failure)
-
-
-def _nothing() -> None:
-    pass
-
-
-T = TypeVar("T")
-
-
-def awaited(_: type[T]) -> asyncio.Future[T]:
-    """A future that fails if nothing is heard of it for long."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-    timer = loop.call_later(TIMEOUT_S, done.cancel)
-    done.add_done_callback(lambda _: timer.cancel())
-    return done
-
-
-class Held:
-    """A SpoolWorker over real files, and futures for what it says."""
-
-    def __init__(self, directory: SpoolDirectory, executor: ThreadPoolExecutor) -> None:
-        self.observed = Observed()
-        self.releases: list[Spool] = []
-        self.failures: list[Exception] = []
-        self.order: list[object] = []
-        self.on_release: Callable[[], None] = _nothing
-        self.writer = SpoolWriter(JOURNAL, directory, lambda: b"")
-        self.now_s = 0.0
-        self.disk = DiskWatch("local/broker", HUNG_S, lambda: self.now_s)
-        self.worker = SpoolWorker(self.writer, executor, self.observed, self._released, self.disk)
-        self.worker.watch(self.failures.append)
-
-    def _released(self, worker: SpoolWorker) -> None:
-        assert worker is self.worker
-        self.releases.append(worker.spool)
-        self.on_release()
-
-    def propose(self, held: Fragment, registers: LabelSet = X, acked: int | None = 0) -> asyncio.Future[Reply]:
-        done = awaited(Reply)
-
-        def reply(result: Reply | Exception) -> None:
-            self.order.append(held)
-            if isinstance(result, Exception):
-                done.set_exception(result)
-            else:
-                done.set_result(result)
-
-        self.worker.propose(Proposal(held, registers, NOW_NS, acked_through=acked), reply)
-        return done
-
-    def seal(self) -> asyncio.Future[Sealed]:
-        done = awaited(Sealed)
-        self.worker.seal(
-            lambda sealed: done.set_exception(sealed) if isinstance(sealed, Exception) else done.set_result(sealed)
-        )
-        return done
-
-    def acked(self, through: int) -> asyncio.Future[int]:
-        done = awaited(int)
-        self.worker.acked(through, lambda: done.set_result(through))
-        return done
-
-    def look(self, after_s: float = HUNG_S) -> None:
-        """So much later."""
-        self.now_s += after_s
-        self.disk.look()
-
-    async def released(self) -> None:
-        done = asyncio.Event()
-        self.on_release = done.set
-        self.worker.release()
-        await asyncio.wait_for(done.wait(), TIMEOUT_S)
-
-
-class Stalled(ThreadPoolExecutor):
-    """Begins nothing before it is told to."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
-        self.go = threading.Event()
-        self.submit(self.go.wait)
-
-    def __exit__(self, *failure: Any) -> None:
-        """Whoever fails does not wait for what was never told to begin."""
-        self.go.set()
-        super().__exit__(*failure)
-
-
-@pytest.fixture
-def executor() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(2) as made:
-        yield made
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Iterator[SpoolDirectory]:
-    made = SpoolDirectory(tmp_path / "spools", FsyncMode(), b"\1" * 16, SpoolBudget())
-    yield made
-    made.close()
-
-
-@pytest.fixture
-async def held(directory: SpoolDirectory, executor: ThreadPoolExecutor) -> Held:
-    return Held(directory, executor)
+from tests.support.broker_cores import JOURNAL, NOW_NS, fragment
+from tests.support.driven_spool_worker import TIMEOUT_S, Held, Stalled, X, awaited, committed
 
 
 def fail_writes(monkeypatch: pytest.MonkeyPatch, after: int = 0) -> None:
@@ -564,22 +415,6 @@ async def test_a_spool_that_failed_can_still_be_handed_on(held: Held, monkeypatc
 # Getting ready for a synchronisation (DH-5, DH-8).
 
 
-MARK = EpochMark(4, 1)
-
-
-async def committed(held: Held) -> CopyEnd:
-    held.worker.content(b"hello", 0)
-    done = awaited(Reply)
-    held.worker.propose(Proposal(fragment(0, b"hello"), X, NOW_NS, MARK, 0), lambda reply: _done(done, reply))
-    await done
-    return CopyEnd(MARK, 5, X)
-
-
-def _done(done: asyncio.Future[Reply], reply: Reply | Exception) -> None:
-    assert isinstance(reply, Reply)
-    done.set_result(reply)
-
-
 def prepared(held: Held, fate: Fate | None) -> asyncio.Future[list[Exception | None]]:
     done = awaited(list[Exception | None])
     held.worker.prepare(fate, lambda failure: done.set_result([failure]))
@@ -630,152 +465,6 @@ async def test_a_spool_that_is_given_up_tells_how_far_its_copy_goes(held: Held) 
     held.worker.hand_on(lambda: done.set_result(1))
     await done
     assert held.observed.given_up_copy == copy
-
-
-# A disk that hangs.
-
-
-async def test_whoever_waits_for_a_disk_that_hangs_is_told_and_the_spool_stays_with_the_thread(
-    directory: SpoolDirectory,
-) -> None:
-    with Stalled() as executor:
-        held = Held(directory, executor)
-        # It goes alone, and those behind it wait for it.
-        held.worker.content(b"abc", 0)
-        sealed, replied = held.seal(), held.propose(fragment(0, b"abc"))
-        held.look(HUNG_S - 1)
-        assert (held.failures, held.observed.stalls) == ([], [])
-        held.look(1)
-        with pytest.raises(UnavailableError, match="the disk of broker local/broker hangs"):
-            await sealed
-        assert "the disk of broker local/broker hangs" in str(held.failures[0])
-        held.worker.release()
-        held.look(1)
-        assert (len(held.failures), held.observed.stalls, held.releases) == (1, held.failures, [])
-        done = asyncio.Event()
-        held.on_release = done.set
-        executor.go.set()
-        await asyncio.wait_for(done.wait(), TIMEOUT_S)
-        assert held.observed.stalls == [*held.failures, None]
-        # What was asked for behind it is not done any more.
-        assert isinstance(replied.exception(), UnavailableError)
-        assert held.releases[0].next() == fragment(0)
-
-
-async def test_what_a_hung_disk_does_after_all_is_kept_and_told_to_observers(directory: SpoolDirectory) -> None:
-    with Stalled() as executor:
-        held = Held(directory, executor)
-        held.worker.seal(lambda _: None)
-        held.worker.content(b"abc", 0)
-        held.worker.propose(Proposal(fragment(0, b"abc"), X, NOW_NS), lambda _: None)
-        write, begun = SpoolFile.write, threading.Event()
-        go = threading.Event()
-
-        def hang(self: SpoolFile, position: int, data: bytes | memoryview) -> None:
-            begun.set()
-            assert go.wait(TIMEOUT_S)
-            write(self, position, data)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(SpoolFile, "write", hang)
-            executor.go.set()
-            await asyncio.to_thread(begun.wait, TIMEOUT_S)
-            # Nobody holds it any more: the last one gave it back before the disk was found to hang.
-            held.worker.release()
-            held.look()
-            done = asyncio.Event()
-            held.on_release = done.set
-            go.set()
-            await asyncio.wait_for(done.wait(), TIMEOUT_S)
-        assert held.failures == []
-        assert held.observed.shown == [fragment(0, b"abc")]
-        assert held.releases[0].fragment == fragment(0, b"abc")
-
-
-async def test_the_holder_after_a_hung_disk_has_a_spool_that_works(directory: SpoolDirectory) -> None:
-    with Stalled() as executor:
-        held = Held(directory, executor)
-        held.worker.content(b"abc", 0)
-        held.look()
-        held.worker.release()
-        done = asyncio.Event()
-        held.on_release = done.set
-        executor.go.set()
-        await asyncio.wait_for(done.wait(), TIMEOUT_S)
-        second: list[Exception] = []
-        held.worker.watch(second.append)
-        held.look(100 * HUNG_S)
-        held.worker.content(b"def", 0)
-        assert (await held.propose(fragment(0, b"def"))).status is Status.OK
-        assert second == []
-
-
-async def test_who_waits_for_room_is_let_go_when_the_disk_hangs(directory: SpoolDirectory) -> None:
-    with Stalled() as executor:
-        held = Held(directory, executor)
-        held.worker.content(bytes(QUEUED_BYTES_MAX + 1), 0)
-        async with asyncio.TaskGroup() as tasks:
-            waiting = tasks.create_task(held.worker.wait_room())
-            await asyncio.sleep(0)
-            assert not waiting.done()
-            held.look()
-            await asyncio.wait_for(waiting, TIMEOUT_S)
-        assert not held.worker.has_room
-        await asyncio.wait_for(held.worker.wait_room(), TIMEOUT_S)
-        executor.go.set()
-        await held.released()
-        assert held.worker.has_room
-
-
-async def test_whoever_cannot_get_the_spool_ready_for_a_hung_disk_is_told_once_and_nothing_is_retired(
-    directory: SpoolDirectory,
-) -> None:
-    with Stalled() as executor:
-        held = Held(directory, executor)
-        executor.go.set()
-        copy = await committed(held)
-        executor.go.clear()
-        executor.submit(executor.go.wait)
-        told: list[Exception | None] = []
-        held.worker.prepare(CutAt(3), told.append)
-        held.look()
-        assert [type(failure) for failure in told] == [UnavailableError]
-        executor.go.set()
-        await held.released()
-        assert len(told) == 1
-        assert held.observed.retirements == []
-        assert held.worker.spool.copy == copy
-
-
-async def test_a_disk_that_hangs_for_long_ends_the_broker_with_a_reason(
-    held: Held, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun, go = threading.Event(), threading.Event()
-
-    def hang(*_: object) -> None:
-        begun.set()
-        assert go.wait(TIMEOUT_S)
-
-    monkeypatch.setattr(SpoolFile, "write", hang)
-    held.worker.content(b"abc", 0)
-    await asyncio.to_thread(begun.wait, TIMEOUT_S)
-    held.look()
-    with pytest.raises(UnavailableError, match="local/broker hangs: it has not done within 60 s"):
-        held.look((END_TIMES - 1) * HUNG_S)
-    go.set()
-    await held.released()
-
-
-async def test_a_disk_that_is_busy_with_other_things_fails_appends_but_does_not_end_the_broker(
-    directory: SpoolDirectory,
-) -> None:
-    with Stalled() as executor:
-        held = Held(directory, executor)
-        held.worker.content(b"abc", 0)
-        held.look(END_TIMES * HUNG_S)
-        assert len(held.failures) == 1
-        executor.go.set()
-        await held.released()
 
 
 # What is said of acknowledgements while the disk is busy.
