@@ -290,7 +290,7 @@ class PersistLedger(Generic[FileT]):
     def done(self, item: Item[FileT], resident: Fragment | None = None) -> None:
         """Nothing more is to be done about it for now. `resident` stays on this disk: its journal has no store."""
         item.resident = resident
-        if resident is None and not item.is_left and not item.needs_no_log:
+        if resident is None and not item.needs_no_log:
             self._kept.setdefault(item.fragment.journal, []).append(item)
         self._end(item)
         if not item.is_counted_off:
