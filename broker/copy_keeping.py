@@ -18,9 +18,10 @@ from broker.durable_head import EPOCHS_WARN, DurableHead, head_key, heads_prefix
 from broker.held_copies import HeldCopies
 from broker.journal_transaction import record, unrecord
 from broker.metrics import DAMAGED_COPIES, HELD_COPIES, LONG_HEADS
-from fragment.persister import Persister
+from fragment.persist_ledger import PersistLedger
 from fragment.spool import CopyEnd
 from fragment.spool_directory import RecoveredSpool, SpoolDirectory
+from fragment.spool_file import SpoolFile
 from fragment.spool_recovery import Worth, spool_of
 from fragment.spool_writer import CompletedSpool
 from protocol.errors import UnavailableError, ValidationError
@@ -44,7 +45,7 @@ class CopyKeeping:
         etcd: EtcdClient,
         root: str,
         directory: SpoolDirectory,
-        persister: Persister,
+        ledger: PersistLedger[SpoolFile],
         has_replica: Callable[[str], bool],
     ) -> None:
         """`has_replica` is whether a journal has a replica here that is not given up."""
@@ -52,7 +53,7 @@ class CopyKeeping:
         self._etcd = etcd
         self._root = root
         self._directory = directory
-        self._persister = persister
+        self._ledger = ledger
         self._has_replica = has_replica
         self._is_scanned = False
         # Damaged spools by name, including those of which nothing can be read.
@@ -106,7 +107,7 @@ class CopyKeeping:
             log.error("a spool is damaged: it proves no end, and stays until its epoch is closed", extra=extra)
         if copy.last is None:
             return
-        self._persister.adopt(CompletedSpool(spool_of(copy), recovered.reopened()), copy)
+        self._ledger.adopt(CompletedSpool(spool_of(copy), recovered.reopened()), copy)
 
     def give_up(self, journal: str, copy: CopyEnd | None, acked_through: int) -> None:
         """A replica is given up: what it had of the journal's last epoch, and how much of that is acknowledged."""
@@ -227,7 +228,7 @@ class CopyKeeping:
 
     async def _settle(self, journal: str, known: HeadRead) -> None:
         """Raises an EtcdError if the record could not be changed: whoever asked has to try again."""
-        settling = CopySettling(self.copies, journal, self._persister)
+        settling = CopySettling(self.copies, journal, self._ledger)
         item_revision: int | None = None
         while True:
             step = settling.step(known, has_replica=self._has_replica(journal), item_revision=item_revision)
@@ -277,7 +278,7 @@ class CopyKeeping:
             head, mod_revision = heads[journal].head, heads[journal].mod_revision
             assert head is not None
             is_over = head.open_epoch is None or head.is_void or now_s - since_s >= GONE_S
-            is_here = journal in self.copies.journals or self._persister.holds(journal)
+            is_here = journal in self.copies.journals or self._ledger.holds(journal)
             if is_over and not is_here:
                 committed = await self._etcd.commit(unrecord(self._root, journal, mod_revision))
                 if committed.succeeded:

@@ -78,7 +78,7 @@ class Judgement:
 
 
 class CopyStore(Protocol):
-    """What keeps the bytes of copies: a Persister."""
+    """What keeps the bytes of copies: a PersistLedger."""
 
     def closed(self, journal: str, epoch: EpochMark, end: int) -> None: ...
 

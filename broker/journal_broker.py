@@ -51,7 +51,9 @@ from broker.store_healths import StoreHealths
 from broker.store_listing import StoreListing
 from broker.unpersisted import Unpersisted, unpersisted
 from fragment.live_index import LiveIndex, jittered
-from fragment.persister import CurrentSpec, Persister
+from fragment.persist_destination import CurrentSpec
+from fragment.persist_ledger import PersistLedger
+from fragment.persister import Persister
 from fragment.retention import enforce
 from fragment.spool import EpochMark
 from fragment.spool_compression import SpoolCompression
@@ -140,18 +142,16 @@ class JournalBroker:
         self.healths = StoreHealths(tasks, surroundings.stores.open, surroundings.chance)
         self._listing = StoreListing(self.root, lambda: self.resolver.view, self.spec_now, surroundings.stores.open)
         self.compression = SpoolCompression()
-        self.persister = Persister(
-            surroundings.stores.open,
-            self.compression,
+        self.ledger: PersistLedger[SpoolFile] = PersistLedger(
             self._spec_of_bytes,
             self.clock_s,
             surroundings.chance,
-            joined=self._joined,
             may_upload=surroundings.is_certain,
             discard_deleted=policy.discard_deleted,
         )
+        self.persister = Persister(self.ledger, surroundings.stores.open, self.compression, self._joined)
         self.keeping = CopyKeeping(
-            surroundings.etcd, self.root, surroundings.directory, self.persister, self._not_given_up.__contains__
+            surroundings.etcd, self.root, surroundings.directory, self.ledger, self._not_given_up.__contains__
         )
         self._resolver: Resolver[SpoolFile] | None = None
 
@@ -338,13 +338,13 @@ class JournalBroker:
         live: LiveIndex[SpoolFile] = LiveIndex(journal, surroundings.now_s, surroundings.chance)
         replica = LocalReplica(journal, create_revision, live)
         replica.host = self
-        for fragment, file in self.persister.local(journal, create_revision):
+        for fragment, file in self.ledger.local(journal, create_revision):
             live.commit(fragment, file)
         last_spec = LastSpec(lambda: surroundings.watch.view, self.root, journal, create_revision)
         writer = SpoolWriter(journal, surroundings.directory, last_spec, create_revision)
         shown = partial(self._shown, replica)
         observer = ReplicaObserver(
-            replica, lambda: replica.worker.spool.epoch, self.persister, self.keeping.give_up, shown
+            replica, lambda: replica.worker.spool.epoch, self.ledger, self.keeping.give_up, shown
         )
         replica.equip(SpoolWorker(writer, surroundings.executor, observer, replica.spool_released, self._disk))
         replica.given_up.listen(lambda: self._given_up(replica))
@@ -389,7 +389,7 @@ class JournalBroker:
 
     def epoch_opened(self, replica: Replica[Any], terms: EpochTerms, closed: EpochMark | None) -> None:
         if closed is not None:
-            self.persister.closed(replica.journal, closed, terms.begin, owner=replica)
+            self.ledger.closed(replica.journal, closed, terms.begin, owner=replica)
         if terms.oldest_begin < terms.begin and replica.is_primary:
             self._untrimmed.add(replica)
         if terms.oldest_begin < terms.begin and isinstance(replica, LocalReplica):
@@ -444,7 +444,7 @@ class JournalBroker:
         # Of a journal without stores bytes are where they are to be.
         replicas = [replica for replica in list(self.resolver.replicas.values()) if isinstance(replica, LocalReplica)]
         spools = (replica.worker.spool for replica in replicas if self._listing.urls(replica.journal))
-        return unpersisted(self.persister.waiting_bytes, self.persister.oldest_append_ns(), spools, self.now_ns())
+        return unpersisted(self.ledger.waiting_bytes, self.ledger.oldest_append_ns(), spools, self.now_ns())
 
     def tend(self) -> None:
         """Compress and upload what is complete, and tidy up. Each by itself: if one cannot go on, and with it the
@@ -464,7 +464,7 @@ class JournalBroker:
             await asyncio.sleep(jittered(TIDY_S, self.surroundings.chance))
             await self.retain()
             await self.trim()
-            self.persister.revisit()
+            self.ledger.revisit()
             if at % SWEEP_EVERY == 0:
                 await self._sweep()
 

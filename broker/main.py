@@ -320,7 +320,7 @@ class BrokerProcess:
     async def _upload_rest(self, broker: JournalBroker, timeout_s: float) -> None:
         async with asyncio.TaskGroup() as stopping:
             uploading = stopping.create_task(broker.persister.finish())
-            if waiting := len(broker.persister.waiting):
+            if waiting := len(broker.ledger.waiting):
                 log.warning("uploading what is left before the broker ends", extra={"fragments": waiting})
             await _within(timeout_s, uploading, "fragments are not uploaded (they stay on this disk)")
 

@@ -11,7 +11,7 @@ from broker.cluster_keys import BrokerEntity
 from fragment.cover_set import CoverSet
 from fragment.index_refresh import NamedStore, list_cover
 from fragment.live_index import FIRST_REFRESH_S_MAX, LiveIndex
-from fragment.persister import CurrentSpec
+from fragment.persist_destination import CurrentSpec
 from fragment.spool_file import SpoolFile
 from fragment.stores.blob_store import BlobStore
 from fragment.stores.health import shown

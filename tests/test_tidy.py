@@ -38,7 +38,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Packages and modules that decide and never await: no clock, no chance, no input or output of any kind.
 CORES = (
     *("protocol", "consumer.message"),
-    *("fragment.cover_set", "fragment.index", "fragment.remote_listing", "fragment.persist_queue"),
+    *("fragment.cover_set", "fragment.index", "fragment.remote_listing"),
+    *("fragment.persist_item", "fragment.persist_destination", "fragment.persist_queue", "fragment.persist_ledger"),
     *("fragment.spool", "fragment.spool_log", "fragment.spool_recovery"),
     *("fragment.encoder", "fragment.decoder", "fragment.zstd_frames"),
     *("allocator.key_event", "allocator.key_value", "allocator.transaction", "allocator.etcd_errors"),
@@ -86,7 +87,11 @@ NOT_IN_CORES = {
     *("time", "urllib.request", "uvloop"),
 }
 # A clock or a source of chance may be *named* in a signature by those who take it as a parameter.
-NAMED_IN_CORES = {"consumer.message.mapping": {"random"}, "fragment.persist_queue": {"random"}}
+NAMED_IN_CORES = {
+    "consumer.message.mapping": {"random"},
+    "fragment.persist_queue": {"random"},
+    "fragment.persist_ledger": {"random"},
+}
 
 LINES_MAX = 600
 

@@ -12,11 +12,14 @@ from functools import partial
 from pathlib import Path
 
 from fragment.encoder import encoder_of
-from fragment.persister import CurrentSpec, Persister
+from fragment.persist_destination import CurrentSpec
+from fragment.persist_ledger import PersistLedger
+from fragment.persister import Persister
 from fragment.spool import EpochMark, Proposal
 from fragment.spool_budget import SpoolBudget
 from fragment.spool_compression import SpoolCompression
 from fragment.spool_directory import FsyncMode, SpoolDirectory, machine_boot_id
+from fragment.spool_file import SpoolFile
 from fragment.spool_writer import CompletedSpool, SpoolWriter
 from fragment.stores.open_stores import OpenStores, StoreSettings
 from protocol.journal import FragmentPolicy, JournalSpec
@@ -61,10 +64,11 @@ async def uploaded(completed: CompletedSpool, root: Path, spec: JournalSpec) -> 
     stores = OpenStores(StoreSettings(file_root=root))
     current = CurrentSpec(spec, EPOCH.create_revision)
     loop = asyncio.get_running_loop()
-    persister = Persister(stores.open, SpoolCompression(), lambda _: current, loop.time, random.Random(1))
+    ledger: PersistLedger[SpoolFile] = PersistLedger(lambda _: current, loop.time, random.Random(1))
+    persister = Persister(ledger, stores.open, SpoolCompression())
     async with asyncio.TaskGroup() as group:
         running = group.create_task(persister.run())
-        persister.complete(completed, EPOCH.create_revision, primary=True)
+        ledger.complete(completed, EPOCH.create_revision, primary=True)
         await persister.finish()
         running.cancel()
     await stores.close()

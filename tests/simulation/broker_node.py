@@ -35,7 +35,8 @@ from broker.resolution import REVISION_WAIT_S, Resolution, Wanted
 from broker.resolver import Resolver
 from broker.spool_worker import SpoolWorker
 from fragment.cover_set import CoverSet
-from fragment.persister import CurrentSpec
+from fragment.persist_destination import CurrentSpec
+from fragment.persist_ledger import PersistLedger
 from fragment.remote_listing import RemoteListing
 from fragment.spool import EpochMark
 from fragment.spool_directory import FsyncMode
@@ -123,10 +124,13 @@ class BrokerNode:
         self.lease_id = 0
         self._mod_revision: int | None = None
         self.resolver: Resolver[SpoolFile] | None = None
-        self.persister = SimulatedPersister(node, self.store, self._spec_now, self._decided, self.is_certain)
+        self._ledger: PersistLedger[SpoolFile] = PersistLedger(
+            self._spec_now, lambda: node.world.now_s, node.world.chance, may_upload=self.is_certain
+        )
+        self.persister = SimulatedPersister(node, self.store, self._ledger, self._decided)
         # Those that were started and have not handed on their spools yet.
         self.replicas: dict[SimulatedReplica, None] = {}
-        self.keeping = CopyKeeping(self._access, ROOT, self._directory, self.persister, self._has_replica)
+        self.keeping = CopyKeeping(self._access, ROOT, self._directory, self._ledger, self._has_replica)
         self._replica_count = 0
         self._hung_s = answer_s(surroundings.lease_ttl_s)
         self._disk_watch = DiskWatch(node.name, self._hung_s, lambda: node.world.now_s)
@@ -437,7 +441,7 @@ class BrokerNode:
 
     def epoch_opened(self, replica: Replica[Any], terms: EpochTerms, closed: EpochMark | None) -> None:
         if closed is not None:
-            self.persister.closed(replica.journal, closed, terms.begin, owner=replica)
+            self._ledger.closed(replica.journal, closed, terms.begin, owner=replica)
 
     def _decided(self, fragment: Fragment, file: SpoolFile, create_revision: int) -> None:
         replica = self.resolver.replicas.get(fragment.journal) if self.resolver is not None else None
@@ -490,7 +494,7 @@ class BrokerNode:
         name = f"{self.node.name}/{self.node.life}/{self._replica_count}"
         replica = SimulatedReplica(self.node, name, journal, create_revision)
         replica.host = self
-        for fragment, file in self.persister.local(journal, create_revision):
+        for fragment, file in self._ledger.local(journal, create_revision):
             self._show(replica, fragment, file)
         last_spec = LastSpec(lambda: self._mirror.view, ROOT, journal, create_revision)
         writer = self._directory.writer(journal, last_spec, create_revision)
@@ -502,7 +506,7 @@ class BrokerNode:
                 ReplicaObserver(
                     replica,
                     lambda: replica.worker.spool.epoch,
-                    self.persister,
+                    self._ledger,
                     self.keeping.give_up,
                     lambda local: self._show(replica, local.fragment, local.file),
                 ),

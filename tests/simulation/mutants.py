@@ -32,7 +32,8 @@ from broker.last_spec import LastSpec
 from broker.pipeline import Ask, Pipeline
 from broker.replication_message import Answer, Propose
 from broker.resolver import Resolver
-from fragment.persister import Item, Persister
+from fragment.persist_item import Item
+from fragment.persist_ledger import PersistLedger
 from fragment.spool import CopyEnd, EpochMark, Spool, Visible
 from fragment.spool_file import SpoolFile
 from fragment.spool_recovery import Copy, Worth, spool_of
@@ -126,19 +127,20 @@ def _read_past_acknowledged(patch: Patch) -> None:
 def _persist_past_acknowledged(patch: Patch) -> None:
     """What is given up is uploaded as it is, and so is what nobody has decided on."""
 
-    def decided(item: Item) -> Fragment | None:
+    def decided(item: Item[Any]) -> Fragment | None:
         return item.fragment if item.fragment.content_length else None
 
     patch.setattr(Item, "decided", decided)
-    original = Persister.complete
+    original = PersistLedger.complete
 
-    def complete(persister: Persister, completed: Any, create_revision: int, **rest: Any) -> None:
-        original(persister, completed, create_revision, **rest)
-        persister._to_join.clear()  # noqa: SLF001
-        for item in persister._queue.items():  # noqa: SLF001
-            persister._queue.open(item)  # noqa: SLF001
+    def complete(ledger: PersistLedger[Any], completed: Any, create_revision: int, **rest: Any) -> None:
+        original(ledger, completed, create_revision, **rest)
+        while ledger.next_to_join() is not None:
+            pass
+        for item in ledger.items:
+            ledger._queue.open(item)  # noqa: SLF001
 
-    patch.setattr(Persister, "complete", complete)
+    patch.setattr(PersistLedger, "complete", complete)
 
 
 def _ignore_create_revision(patch: Patch) -> None:

@@ -15,13 +15,14 @@ from broker.copy_settling import AskItem, CopySettling, Settled, Unsettled
 from broker.durable_head import DurableHead, head_key, heads_prefix
 from broker.held_copies import HeldCopies
 from broker.journal_transaction import record
+from fragment.persist_ledger import PersistLedger
 from fragment.spool import CopyEnd
+from fragment.spool_file import SpoolFile
 from fragment.spool_recovery import Worth, spool_of
 from fragment.spool_writer import CompletedSpool
 from protocol.errors import GazetteError, UnavailableError
 from tests.simulation.disk import RecoveredCopy, SimulatedDirectory
 from tests.simulation.etcd import EtcdAccess
-from tests.simulation.sim_persister import SimulatedPersister
 
 LOOK_S = 5.0
 _RETRY_S = 0.5
@@ -33,7 +34,7 @@ class CopyKeeping:
         access: EtcdAccess,
         root: str,
         directory: SimulatedDirectory,
-        persister: SimulatedPersister,
+        ledger: PersistLedger[SpoolFile],
         has_replica: Callable[[str], bool],
     ) -> None:
         self.has_replica = has_replica
@@ -43,7 +44,7 @@ class CopyKeeping:
         self.root = root
         self._node = access.node
         self._directory = directory
-        self._persister = persister
+        self._ledger = ledger
 
     def recover(self, done: Callable[[], None]) -> None:
         for recovered in list(self._directory.recover()):
@@ -61,7 +62,7 @@ class CopyKeeping:
             self._damaged[recovered.name] = recovered
         if copy.last is None:
             return
-        self._persister.adopt(CompletedSpool(spool_of(copy), recovered.reopened()), copy)
+        self._ledger.adopt(CompletedSpool(spool_of(copy), recovered.reopened()), copy)
 
     def _list(self, done: Callable[[], None]) -> None:
         prefix = heads_prefix(self.root)
@@ -114,7 +115,7 @@ class CopyKeeping:
             self._forget(over or ())
             done()
 
-        _Settling(self, CopySettling(self.copies, journal, self._persister), journal, settled).read()
+        _Settling(self, CopySettling(self.copies, journal, self._ledger), journal, settled).read()
 
     def _forget(self, names: Sequence[str]) -> None:
         for name in names:

@@ -16,11 +16,12 @@ from broker.held_copies import HeldCopies
 from broker.replication import Replication
 from broker.resolution import Resolution
 from fragment import spool_recovery
-from fragment.persister import Item, Persister
+from fragment.persist_destination import Destination
+from fragment.persist_item import Item
+from fragment.persist_ledger import PersistLedger
 from fragment.spool import CopyEnd, Effect, EpochMark, Proposal, Record, Spool
 from fragment.spool_log import CommitRecord, Log
 from protocol.fragment import Fragment
-from protocol.journal import JournalSpec
 from tests.simulation import sim_copies
 from tests.simulation.disk import SimulatedDirectory, SimulatedDisk
 from tests.simulation.mutants import users_of
@@ -54,7 +55,7 @@ def answer_the_older_stream(patch: Patch) -> None:
 def never_cut(patch: Patch) -> None:
     """What a copy holds beyond where its epoch was closed counts all the same."""
 
-    def decided(item: Item) -> Fragment | None:
+    def decided(item: Item[Any]) -> Fragment | None:
         return None if item.is_spare or not item.fragment.content_length else item.fragment
 
     patch.setattr(Item, "decided", decided)
@@ -131,14 +132,14 @@ def mix_incarnations(patch: Patch) -> None:
     def fate(head: DurableHead | None, mark: EpochMark) -> Fate:
         return original(head, mark if head is None else EpochMark(head.create_revision, mark.number))
 
-    destination = Persister._destination  # noqa: SLF001
+    destination = PersistLedger.destination
 
-    def current(persister: Persister, item: Item, fragment: Fragment) -> tuple[JournalSpec | None, Fragment]:
-        known = persister._spec_now(fragment.journal)  # noqa: SLF001
-        return destination(persister, item, fragment) if known is None else (known.spec, fragment)
+    def current(ledger: PersistLedger[Any], item: Item[Any], decided: Fragment) -> Destination:
+        known = ledger._spec_now(decided.journal)  # noqa: SLF001
+        return destination(ledger, item, decided) if known is None else Destination(known.spec, decided)
 
     patch.setattr(held_copies, "fate", fate)
-    patch.setattr(Persister, "_destination", current)
+    patch.setattr(PersistLedger, "destination", current)
 
 
 def forget_what_is_given_up(patch: Patch) -> None:

@@ -22,13 +22,13 @@ from broker import copy_keeping
 from broker.append_event import HeadRead
 from broker.copy_keeping import CopyKeeping
 from broker.durable_head import DurableHead, Epoch, head_key
-from fragment.persister import Persister
+from fragment.persist_item import CommitAt
+from fragment.persist_ledger import PersistLedger
 from fragment.spool import CopyEnd, EpochMark, Proposal
 from fragment.spool_budget import SpoolBudget
-from fragment.spool_compression import SpoolCompression
 from fragment.spool_directory import FsyncMode, SpoolDirectory
+from fragment.spool_file import SpoolFile
 from fragment.spool_writer import SpoolWriter
-from fragment.stores.blob_store import BlobStore
 from protocol.errors import UnavailableError
 from protocol.label import LabelSet
 from tests.support.etcd_server import free_port
@@ -40,16 +40,12 @@ X = LabelSet.of(("x", "1"))
 BOOT = b"\1" * 16
 
 
-async def no_store(url: str) -> BlobStore:
-    raise UnavailableError("nothing is uploaded here")
-
-
 @dataclass
 class Started:
     """A broker that is about to announce itself."""
 
     directory: SpoolDirectory
-    persister: Persister
+    ledger: PersistLedger[SpoolFile]
     keeping: CopyKeeping
     # Journals of which it has a live one.
     replicas: set[str]
@@ -86,10 +82,10 @@ class Machine:
     def start(self, name: str) -> Started:
         directory = self.directory(name)
         loop = asyncio.get_running_loop()
-        persister = Persister(no_store, SpoolCompression(), lambda _: None, loop.time, random.Random(1))
+        ledger: PersistLedger[SpoolFile] = PersistLedger(lambda _: None, loop.time, random.Random(1))
         replicas: set[str] = set()
-        keeping = CopyKeeping(self.etcd, self.root, directory, persister, replicas.__contains__)
-        return Started(directory, persister, keeping, replicas)
+        keeping = CopyKeeping(self.etcd, self.root, directory, ledger, replicas.__contains__)
+        return Started(directory, ledger, keeping, replicas)
 
     async def recovered(self, name: str) -> Started:
         started = self.start(name)
@@ -129,7 +125,7 @@ async def test_a_copy_that_was_left_closes_its_epoch_where_it_ends(machine: Mach
     started = await machine.recovered("one")
     assert (await machine.head()).epochs == (Epoch(1, 0, (started.directory.spool_id,), X, end=10),)
     assert len(started.keeping.copies) == 0
-    ((fragment, file),) = started.persister.local(JOURNAL, 7)
+    ((fragment, file),) = started.ledger.local(JOURNAL, 7)
     assert file.read(0, 99) == b"helloworld"
     assert fragment.end == 10
 
@@ -138,7 +134,7 @@ async def test_spools_are_taken_in_once_however_often_etcd_has_to_be_asked(machi
     await machine.put(held_by(machine.commit("one", b"hello", b"world")))
     started = await machine.recovered("one")
     await started.keeping.recover()
-    assert len(started.persister.waiting) == 1
+    assert len(started.ledger.waiting) == 1
 
 
 async def test_a_directory_without_a_commit_closes_where_the_epoch_begins(machine: Machine) -> None:
@@ -194,7 +190,7 @@ async def test_an_epoch_that_others_have_closed_stays_closed(machine: Machine) -
     started = await machine.recovered("one")
     assert await machine.head() == shut
     assert len(started.keeping.copies) == 0
-    assert started.persister.local(JOURNAL, 7) == [], "what was cut is told later"
+    assert started.ledger.local(JOURNAL, 7) == [], "what was cut is told later"
 
 
 async def test_who_is_not_listed_leaves_it_open_and_keeps_its_copy(machine: Machine) -> None:
@@ -349,7 +345,7 @@ async def test_spools_that_cannot_be_opened_all_at_once_are_recovered_all_the_sa
     started = machine.start("one")
     before = len(os.listdir("/proc/self/fd"))
     await started.keeping.recover()
-    assert len(started.persister.waiting) == 64
+    assert len(started.ledger.waiting) == 64
     assert len(os.listdir("/proc/self/fd")) < before + 16
 
 
@@ -408,7 +404,7 @@ async def test_a_copy_of_a_journal_that_is_gone_with_its_record_is_set_aside(mac
     machine.commit("one", b"hello")
     started = await machine.recovered("one")
     assert not started.keeping.copies.journals
-    assert started.persister.holds(JOURNAL)
+    assert started.ledger.holds(JOURNAL)
 
 
 async def test_the_head_is_read_as_etcd_has_it(machine: Machine) -> None:
@@ -471,7 +467,6 @@ async def test_copies_of_a_deleted_journal_that_is_off_the_record_agree_on_what_
         machine.commit(name, b"hello", tail, acked=5)
         started = await machine.recovered(name)
         assert started.keeping.copies.journals == []
-        (item,) = started.persister._held[JOURNAL]  # noqa: SLF001
-        decided = item.decided()
-        assert decided is not None
-        assert (decided.begin, decided.end) == (0, 5)
+        (item,) = started.ledger.items
+        assert item.fragment.begin == 0
+        assert item.decided() == CommitAt(5)

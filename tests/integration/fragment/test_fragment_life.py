@@ -17,7 +17,9 @@ from fragment.fragment_reader import StoredObject, read
 from fragment.index import Found
 from fragment.index_refresh import list_cover, list_journal
 from fragment.live_index import LiveIndex
-from fragment.persister import CurrentSpec, Persister
+from fragment.persist_destination import CurrentSpec
+from fragment.persist_ledger import PersistLedger
+from fragment.persister import Persister
 from fragment.spool import EpochMark, Proposal
 from fragment.spool_budget import SpoolBudget
 from fragment.spool_compression import SpoolCompression
@@ -60,13 +62,10 @@ class Journal:
         self.clock = asyncio.get_running_loop().time
         self.index: LiveIndex[SpoolFile] = LiveIndex(name, lambda: 0.0, random.Random(2))
         self.compression = SpoolCompression()
-        self.persister = Persister(
-            self.stores.open,
-            self.compression,
-            lambda _: CurrentSpec(self.spec, EPOCH.create_revision),
-            self.clock,
-            random.Random(1),
+        self.ledger: PersistLedger[SpoolFile] = PersistLedger(
+            lambda _: CurrentSpec(self.spec, EPOCH.create_revision), self.clock, random.Random(1)
         )
+        self.persister = Persister(self.ledger, self.stores.open, self.compression)
         self.writer = SpoolWriter(name, self.directory, lambda: self.spec.to_proto().SerializeToString())
         self.content = bytearray()
 
@@ -88,7 +87,7 @@ class Journal:
             self.index.commit(local.fragment, local.file)
             self.compression.grew(local)
         if performed.completed:
-            self.persister.complete(performed.completed, EPOCH.create_revision, primary=True)
+            self.ledger.complete(performed.completed, EPOCH.create_revision, primary=True)
 
     async def refresh(self) -> None:
         await self.index.refresh(self.listed)

@@ -9,7 +9,7 @@ from broker.cluster_keys import BrokerEntity
 from broker.store_listing import INTERVAL_S, StoreListing
 from fragment.cover_set import CoverSet
 from fragment.live_index import LiveIndex
-from fragment.persister import CurrentSpec
+from fragment.persist_destination import CurrentSpec
 from fragment.spool_file import SpoolFile
 from fragment.stores.blob_store import BlobStore
 from protocol.errors import UnavailableError

@@ -14,8 +14,10 @@ from typing import Any, cast
 
 import pytest
 
-from fragment.persister import CurrentSpec, Persister
-from fragment.spool import NO_EPOCH, EpochMark, Proposal
+from fragment.persist_destination import CurrentSpec
+from fragment.persist_ledger import PersistLedger
+from fragment.persister import Persister
+from fragment.spool import EpochMark, Proposal
 from fragment.spool_budget import SpoolBudget
 from fragment.spool_compression import SpoolCompression
 from fragment.spool_directory import FsyncMode, RecoveredSpool, SpoolDirectory
@@ -27,17 +29,12 @@ from fragment.stores.open_stores import OpenStores, StoreSettings
 from protocol.codec import CompressionCodec
 from protocol.errors import UnavailableError
 from protocol.fragment import NO_SUM, Fragment
-from protocol.journal import FragmentPolicy, JournalSpec
+from protocol.journal import JournalSpec
+from tests.support.completed_spools import APPENDED_NS, EPOCH, JOURNAL, NO_STORES, encoded, spec
 from tests.support.eventually import eventually
 from tests.support.journal_cluster import settled
 
-EPOCH = EpochMark(5, 1)
 HIVE = 'date={{ .Spool.FirstAppendTime.Format "2006-01-02" }}'
-
-
-def spec(*stores: str, codec: CompressionCodec = CompressionCodec.NONE, template: str = "") -> JournalSpec:
-    policy = FragmentPolicy(1 << 20, codec, stores or ("file:///one/",), path_postfix_template=template)
-    return JournalSpec("a/b", 1, fragment=policy)
 
 
 @dataclass
@@ -47,6 +44,8 @@ class World:
     folder: Path
     directory: SpoolDirectory
     stores: OpenStores
+    compression: SpoolCompression
+    ledger: PersistLedger[SpoolFile]
     persister: Persister
     current: CurrentSpec | None
     # Errors that opening a store raises, by its URL.
@@ -58,16 +57,14 @@ class World:
     instead: BlobStore | None = None
 
     def spool(
-        self, *appends: bytes, codec: CompressionCodec = CompressionCodec.NONE, acked: int | None = None, begin: int = 0
+        self, *appends: bytes, codec: CompressionCodec = CompressionCodec.NONE, acked: int | None = None
     ) -> CompletedSpool:
-        encoded = self.current.spec.to_proto().SerializeToString() if self.current else b""
-        writer = SpoolWriter("a/b", self.directory, lambda: encoded)
-        empty = replace(writer.spool.fragment, begin=begin, end=begin, codec=codec)
-        writer.propose(Proposal(empty, writer.spool.registers, 0))
+        last_spec = encoded(self.current.spec) if self.current else b""
+        writer = SpoolWriter(JOURNAL, self.directory, lambda: last_spec)
+        writer.propose(Proposal(replace(writer.spool.fragment, codec=codec), writer.spool.registers, 0))
         for data in appends:
             writer.content(data, 0)
-            now_ns = 1_767_323_045 * 10**9
-            writer.propose(Proposal(writer.spool.next(), writer.spool.registers, now_ns, EPOCH, acked))
+            writer.propose(Proposal(writer.spool.next(), writer.spool.registers, APPENDED_NS, EPOCH, acked))
         completed = writer.complete().completed
         assert completed is not None
         return completed
@@ -98,14 +95,15 @@ async def world(tmp_path: Path, current: JournalSpec | None, *, discard_deleted:
 
     loop = asyncio.get_running_loop()
     compression = SpoolCompression()
-    persister = Persister(
-        open_store, compression, lambda _: made.current, loop.time, random.Random(3),
-        joined=lambda fragment, file, create_revision: made.joined.append((fragment, file, create_revision)),
+    ledger: PersistLedger[SpoolFile] = PersistLedger(
+        lambda _: made.current, loop.time, random.Random(3),
         may_upload=lambda: made.has_lease,
         discard_deleted=discard_deleted,
     )  # fmt: skip
+    joined: list[tuple[Fragment, SpoolFile, int]] = []
+    persister = Persister(ledger, open_store, compression, lambda *told: joined.append(told))
     held = CurrentSpec(current, EPOCH.create_revision) if current else None
-    made = World(tmp_path, directory, stores, persister, held)
+    made = World(tmp_path, directory, stores, compression, ledger, persister, held, joined=joined)
     async with asyncio.TaskGroup() as running:
         tasks = [running.create_task(persister.run()), running.create_task(compression.run())]
         yield made
@@ -118,19 +116,19 @@ async def world(tmp_path: Path, current: JournalSpec | None, *, discard_deleted:
 async def test_a_completed_spool_is_stored_and_its_files_go(tmp_path: Path) -> None:
     async with world(tmp_path, spec()) as held:
         completed = held.spool(b"hello ", b"world\n")
-        held.persister.complete(completed, EPOCH.create_revision, primary=True)
-        assert held.persister.waiting == [completed.spool.fragment]
-        assert held.persister.waiting_bytes == 12
+        held.ledger.complete(completed, EPOCH.create_revision, primary=True)
+        assert held.ledger.waiting == [completed.spool.fragment]
+        assert held.ledger.waiting_bytes == 12
         assert completed.spool.first_append_ns is not None
-        assert held.persister.oldest_append_ns() == completed.spool.first_append_ns
+        assert held.ledger.oldest_append_ns() == completed.spool.first_append_ns
         await held.persister.finish()
-        assert not held.persister.waiting_bytes
-        assert held.persister.oldest_append_ns() is None
+        assert not held.ledger.waiting_bytes
+        assert held.ledger.oldest_append_ns() is None
         name = f"one/{completed.spool.fragment.content_path}"
         assert held.objects() == {name: b"hello world\n"}
-        assert held.persister.waiting == []
+        assert held.ledger.waiting == []
         assert held.spool_files() == [".commits"], "the last word on an epoch that may be open"
-        held.persister.closed("a/b", EPOCH, 12)
+        held.ledger.closed(JOURNAL, EPOCH, 12)
         await held.persister.finish()
         assert held.spool_files() == []
         assert held.directory.budget.held_bytes == 0
@@ -139,7 +137,7 @@ async def test_a_completed_spool_is_stored_and_its_files_go(tmp_path: Path) -> N
 async def test_codecs_and_postfixes_are_those_of_the_spec(tmp_path: Path) -> None:
     async with world(tmp_path, spec(codec=CompressionCodec.GZIP, template=HIVE)) as held:
         completed = held.spool(b"hello ", b"world\n", codec=CompressionCodec.GZIP)
-        held.persister.complete(completed, EPOCH.create_revision, primary=True)
+        held.ledger.complete(completed, EPOCH.create_revision, primary=True)
         await held.persister.finish()
         ((path, data),) = held.objects().items()
         assert path == f"one/a/b/date=2026-01-02/{completed.spool.fragment.content_name}"
@@ -153,37 +151,20 @@ async def test_an_object_that_is_there_is_not_put_again(tmp_path: Path) -> None:
         path = tmp_path / "stores" / "one" / completed.spool.fragment.content_path
         path.parent.mkdir(parents=True)
         path.write_bytes(b"already here")
-        held.persister.complete(completed, EPOCH.create_revision, primary=False)
+        held.ledger.complete(completed, EPOCH.create_revision, primary=False)
         await held.persister.finish()
         assert path.read_bytes() == b"already here"
         assert held.spool_files() == [".commits"]
 
 
-async def test_what_is_not_acknowledged_waits_and_is_left_for_the_next_start(tmp_path: Path) -> None:
-    async with world(tmp_path, spec()) as held:
-        completed = held.spool(b"hello", b"world", acked=0)
-        held.persister.complete(completed, EPOCH.create_revision, primary=True)
-        held.persister.acked("a/b", EPOCH, 5)
-        await held.persister.finish()
-        assert held.objects() == {}
-        assert held.spool_files() == [".commits", ".content"]
-        held.persister.acked("a/b", EpochMark(5, 2), 40)
-        held.persister.acked("a/b", EpochMark(6, 1), 40)
-        await held.persister.finish()
-        assert held.objects() == {}, "the word of another epoch, or of another journal of that name, decides nothing"
-        held.persister.acked("a/b", EPOCH, 10)
-        await held.persister.finish()
-        assert list(held.objects().values()) == [b"helloworld"]
-
-
 async def test_a_closed_epoch_cuts_what_is_beyond_its_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with world(tmp_path, spec(codec=CompressionCodec.GZIP)) as held:
         completed = held.spool(b"hello", b"world", codec=CompressionCodec.GZIP, acked=0)
-        held.persister.complete(completed, EPOCH.create_revision, primary=True)
-        held.persister.closed("a/b", EpochMark(6, 1), 10)
+        held.ledger.complete(completed, EPOCH.create_revision, primary=True)
+        held.ledger.closed(JOURNAL, EpochMark(6, 1), 10)
         await held.persister.finish()
         assert held.objects() == {}
-        held.persister.closed("a/b", EPOCH, 5)
+        held.ledger.closed(JOURNAL, EPOCH, 5)
         await held.persister.finish()
         ((path, data),) = held.objects().items()
         assert "/0000000000000000-0000000000000005-aaf4c61ddcc5e8a2dabede0f3b482cd9aea9434d.gz" in path
@@ -196,7 +177,7 @@ async def test_a_failure_is_retried_and_nothing_is_lost(tmp_path: Path, caplog: 
     async with world(tmp_path, spec()) as held:
         held.denied["file:///one/"] = UnavailableError("the store is down")
         completed = held.spool(b"hello")
-        held.persister.complete(completed, EPOCH.create_revision, primary=True)
+        held.ledger.complete(completed, EPOCH.create_revision, primary=True)
         await held.refused.wait()
         assert held.spool_files() == [".commits", ".content"]
         held.denied.clear()
@@ -208,7 +189,7 @@ async def test_a_failure_is_retried_and_nothing_is_lost(tmp_path: Path, caplog: 
 async def test_only_an_exiting_broker_passes_a_store_over_that_turns_it_away(tmp_path: Path) -> None:
     async with world(tmp_path, spec("file:///one/", "file:///two/")) as held:
         held.denied["file:///one/"] = StoreDeniedError("403")
-        held.persister.complete(held.spool(b"hello"), EPOCH.create_revision, primary=True)
+        held.ledger.complete(held.spool(b"hello"), EPOCH.create_revision, primary=True)
         await held.refused.wait()
         assert held.objects() == {}
         await held.persister.finish()
@@ -219,18 +200,9 @@ async def test_bytes_of_a_deleted_journal_are_set_aside_not_thrown_away(tmp_path
     async with world(tmp_path, spec()) as held:
         completed = held.spool(b"hello")
         held.current = None
-        held.persister.complete(completed, EPOCH.create_revision, primary=True)
+        held.ledger.complete(completed, EPOCH.create_revision, primary=True)
         await held.persister.finish()
         assert held.objects() == {f"one/.deleted/5/a/b/{completed.spool.fragment.content_name}": b"hello"}
-
-
-async def test_bytes_of_an_earlier_journal_of_that_name_do_not_mix_with_the_new_one(tmp_path: Path) -> None:
-    async with world(tmp_path, spec()) as held:
-        completed = held.spool(b"hello")
-        held.current = CurrentSpec(spec("file:///two/"), create_revision=99)
-        held.persister.complete(completed, EPOCH.create_revision, primary=True)
-        await held.persister.finish()
-        assert [path.rsplit("/", 1)[0] for path in held.objects()] == ["one/.deleted/5/a/b"]
 
 
 async def test_bytes_of_a_deleted_journal_go_if_the_operator_said_so(
@@ -239,7 +211,7 @@ async def test_bytes_of_a_deleted_journal_go_if_the_operator_said_so(
     async with world(tmp_path, spec(), discard_deleted=True) as held:
         completed = held.spool(b"hello")
         held.current = None
-        held.persister.complete(completed, EPOCH.create_revision, primary=True)
+        held.ledger.complete(completed, EPOCH.create_revision, primary=True)
         await held.persister.finish()
         assert (held.objects(), held.spool_files()) == ({}, [".commits"])
         assert "discarded" in caplog.text
@@ -250,58 +222,30 @@ async def test_a_template_beyond_us_stores_without_postfix_and_says_so(
 ) -> None:
     async with world(tmp_path, spec(template="a b/{{ .Spool.Begin }}")) as held:
         completed = held.spool(b"hello")
-        held.persister.complete(completed, EPOCH.create_revision, primary=True)
+        held.ledger.complete(completed, EPOCH.create_revision, primary=True)
         await held.persister.finish()
         assert list(held.objects()) == [f"one/{completed.spool.fragment.content_path}"]
         assert "stored without a postfix" in caplog.text
 
 
 async def test_a_journal_without_stores_keeps_its_files(tmp_path: Path) -> None:
-    none = JournalSpec("a/b", 1, fragment=FragmentPolicy(1 << 20, CompressionCodec.NONE))
-    async with world(tmp_path, none) as held:
+    async with world(tmp_path, NO_STORES) as held:
         completed = held.spool(b"hello")
-        held.persister.complete(completed, EPOCH.create_revision, primary=True)
+        held.ledger.complete(completed, EPOCH.create_revision, primary=True)
         await held.persister.finish()
         assert held.spool_files() == [".commits", ".content"]
         assert held.objects() == {}
         assert held.directory.budget.held_bytes == 0, "nobody waits for its upload"
-        known = held.persister.local("a/b", EPOCH.create_revision)
+        known = held.ledger.local(JOURNAL, EPOCH.create_revision)
         assert known == [(completed.spool.fragment, completed.file)], "for a replica that starts"
-        held.persister.revisit()
+        held.ledger.revisit()
         await held.persister.finish()
-        assert held.persister.local("a/b", EPOCH.create_revision) == known
-
-
-async def test_a_journal_that_gets_a_store_has_its_files_uploaded(tmp_path: Path) -> None:
-    none = JournalSpec("a/b", 1, fragment=FragmentPolicy(1 << 20, CompressionCodec.NONE))
-    async with world(tmp_path, none) as held:
-        held.persister.complete(held.spool(b"hello"), EPOCH.create_revision, primary=True)
-        await held.persister.finish()
-        held.current = CurrentSpec(spec(), EPOCH.create_revision)
-        held.persister.revisit()
-        await held.persister.finish()
-        assert len(held.objects()) == 1
-        assert held.persister.local("a/b", EPOCH.create_revision) == []
-        assert held.spool_files() == [".commits"], "its epoch is still open"
-
-
-async def test_a_journal_without_stores_that_is_deleted_leaves_no_files(tmp_path: Path) -> None:
-    none = JournalSpec("a/b", 1, fragment=FragmentPolicy(1 << 20, CompressionCodec.NONE))
-    async with world(tmp_path, none) as held:
-        held.persister.complete(held.spool(b"hello"), EPOCH.create_revision, primary=True)
-        await held.persister.finish()
-        held.persister.closed("a/b", EPOCH, 5)
-        assert held.spool_files() == [".commits", ".content"]
-        held.current = None
-        held.persister.revisit()
-        await held.persister.finish()
-        assert held.spool_files() == []
+        assert held.ledger.local(JOURNAL, EPOCH.create_revision) == known
 
 
 async def test_a_growing_spool_is_compressed_before_it_is_complete(tmp_path: Path) -> None:
     async with world(tmp_path, spec(codec=CompressionCodec.ZSTANDARD)) as held:
-        compression = held.persister._compression  # noqa: SLF001, what the broker passes in
-        writer = SpoolWriter("a/b", held.directory, lambda: b"")
+        writer = SpoolWriter(JOURNAL, held.directory, lambda: b"")
         empty = replace(writer.spool.fragment, codec=CompressionCodec.ZSTANDARD, sum=NO_SUM)
         writer.propose(Proposal(empty, writer.spool.registers, 0))
         chunk = random.Random(1).randbytes(1 << 20)
@@ -309,19 +253,19 @@ async def test_a_growing_spool_is_compressed_before_it_is_complete(tmp_path: Pat
             writer.content(chunk, 0)
             performed = writer.propose(Proposal(writer.spool.next(), writer.spool.registers, 1, EPOCH))
             for local in performed.visible:
-                compression.grew(local)
+                held.compression.grew(local)
         await eventually(lambda: packed_bytes(held) > 8 << 20, "the spool to be compressed while it grows")
         assert held.spool_files() == [".commits", ".content", ".packed"]
         completed = writer.complete().completed
         assert completed is not None
-        held.persister.complete(completed, EPOCH.create_revision, primary=True)
+        held.ledger.complete(completed, EPOCH.create_revision, primary=True)
         await held.persister.finish()
         assert len(held.objects()) == 1
         assert held.spool_files() == [".commits"]
-        compression.grew(LocalFragment(completed.spool.fragment, completed.file))
+        held.compression.grew(LocalFragment(completed.spool.fragment, completed.file))
         await settled()
         # Whoever works on it is waited for.
-        await compression.take(completed.file, CompressionCodec.ZSTANDARD)
+        await held.compression.take(completed.file, CompressionCodec.ZSTANDARD)
         assert held.spool_files() == [".commits"], "a commit that is shown late does not begin the object again"
 
 
@@ -337,26 +281,15 @@ async def test_a_damaged_log_costs_no_acknowledged_byte(tmp_path: Path, at: int)
         raw = bytearray(completed.file.log_path.read_bytes())
         raw[at] ^= 1
         completed.file.log_path.write_bytes(raw)
-        held.persister.complete(completed, EPOCH.create_revision, primary=True)
+        held.ledger.complete(completed, EPOCH.create_revision, primary=True)
         await held.persister.finish()
         assert list(held.objects().values()) == [b"helloworldagain"]
-
-
-async def test_what_a_deleted_journal_had_acknowledged_is_set_aside_and_no_more(tmp_path: Path) -> None:
-    async with world(tmp_path, spec()) as held:
-        completed = held.spool(b"hello", b"world", acked=5)
-        held.current = None
-        held.persister.complete(completed, EPOCH.create_revision, primary=True)
-        held.persister.acked_only("a/b", EPOCH, 0)
-        await held.persister.finish()
-        assert list(held.objects().values()) == [b"hello"]
-        assert held.spool_files() == []
 
 
 async def test_an_error_nobody_thought_of_is_retried_like_any_other(tmp_path: Path) -> None:
     async with world(tmp_path, spec()) as held:
         held.denied["file:///one/"] = RuntimeError("a library's own")
-        held.persister.complete(held.spool(b"hello"), EPOCH.create_revision, primary=True)
+        held.ledger.complete(held.spool(b"hello"), EPOCH.create_revision, primary=True)
         await held.refused.wait()
         held.denied.clear()
         await held.persister.finish()
@@ -377,7 +310,7 @@ async def test_a_spool_that_the_disk_has_spoiled_is_not_uploaded(
             with pytest.raises(SpoolEndedError):
                 completed.file.sync()
         completed.file.content_path.write_bytes(b"hellO")
-        held.persister.complete(completed, EPOCH.create_revision, primary=True)
+        held.ledger.complete(completed, EPOCH.create_revision, primary=True)
         await held.persister.finish()
         assert held.objects() == {}
         assert held.spool_files() == [".commits", ".content"]
@@ -397,28 +330,12 @@ async def test_an_ended_spool_that_is_sound_is_uploaded_and_let_go(
             patched.setattr(os, "fdatasync", failing)
             with pytest.raises(SpoolEndedError):
                 completed.file.sync()
-        held.persister.complete(completed, EPOCH.create_revision, primary=True)
+        held.ledger.complete(completed, EPOCH.create_revision, primary=True)
         await held.persister.finish()
         assert list(held.objects().values()) == [b"hello"]
         assert held.spool_files() == [".commits", ".content"], "it takes no record that would stand in for it"
-        held.persister.closed("a/b", EPOCH, 5)
+        held.ledger.closed(JOURNAL, EPOCH, 5)
         await held.persister.finish()
-        assert held.spool_files() == []
-
-
-@pytest.mark.parametrize("over", ["closed", "acked only"])
-async def test_an_epoch_that_ends_during_the_upload_leaves_nothing_behind(tmp_path: Path, over: str) -> None:
-    async with world(tmp_path, spec()) as held:
-        held.denied["file:///one/"] = UnavailableError("the store is down")
-        held.persister.complete(held.spool(b"hello"), EPOCH.create_revision, primary=True)
-        await held.refused.wait()
-        if over == "closed":
-            held.persister.closed("a/b", EPOCH, 5)
-        else:
-            held.persister.acked_only("a/b", EPOCH, 5)
-        held.denied.clear()
-        await held.persister.finish()
-        assert list(held.objects().values()) == [b"hello"]
         assert held.spool_files() == []
 
 
@@ -441,7 +358,7 @@ async def test_files_go_only_when_the_store_shows_the_object(tmp_path: Path) -> 
     async with world(tmp_path, spec()) as held:
         forgetful = Forgetful(await held.stores.open("file:///one/"))
         held.instead = forgetful  # type: ignore[assignment]
-        held.persister.complete(held.spool(b"hello"), EPOCH.create_revision, primary=True)
+        held.ledger.complete(held.spool(b"hello"), EPOCH.create_revision, primary=True)
         await forgetful.put_once.wait()
         assert held.spool_files() == [".commits", ".content"]
         forgetful.remembers = True
@@ -451,130 +368,36 @@ async def test_files_go_only_when_the_store_shows_the_object(tmp_path: Path) -> 
 
 async def test_an_object_that_ran_ahead_of_a_cut_is_made_anew(tmp_path: Path) -> None:
     async with world(tmp_path, spec(codec=CompressionCodec.GZIP)) as held:
-        compression = held.persister._compression  # noqa: SLF001, what the broker passes in
         chunk = random.Random(1).randbytes(3 << 20)
         completed = held.spool(chunk, chunk, chunk, codec=CompressionCodec.GZIP, acked=0)
-        compression.grew(LocalFragment(completed.spool.fragment, completed.file))
+        held.compression.grew(LocalFragment(completed.spool.fragment, completed.file))
         await eventually(lambda: packed_bytes(held) > 4 << 20, "the spool to be compressed")
-        held.persister.complete(completed, EPOCH.create_revision, primary=True)
-        held.persister.closed("a/b", EPOCH, 3 << 20)
+        held.ledger.complete(completed, EPOCH.create_revision, primary=True)
+        held.ledger.closed(JOURNAL, EPOCH, 3 << 20)
         await held.persister.finish()
         ((_, data),) = held.objects().items()
         assert gzip.decompress(data) == chunk
 
 
-# What becomes of spools whose epochs are decided by others (DH-8, DH-9).
-
-
 async def test_a_cut_between_two_commits_is_made_at_the_one_below(tmp_path: Path) -> None:
     async with world(tmp_path, spec()) as held:
-        held.persister.complete(held.spool(b"hello", b"world", acked=0), EPOCH.create_revision, primary=True)
-        held.persister.closed("a/b", EPOCH, 7)
+        held.ledger.complete(held.spool(b"hello", b"world", acked=0), EPOCH.create_revision, primary=True)
+        held.ledger.closed(JOURNAL, EPOCH, 7)
         await held.persister.finish()
         assert list(held.objects().values()) == [b"hello"], "an append counts as a whole"
         ((fragment, _, create_revision),) = held.joined
         assert (fragment.end, create_revision) == (5, EPOCH.create_revision)
 
 
-async def test_a_spool_that_begins_where_its_epoch_was_closed_goes_without_a_trace_in_the_store(tmp_path: Path) -> None:
+async def test_who_may_have_lost_its_lease_uploads_only_what_is_closed(tmp_path: Path) -> None:
+    """DH-11."""
     async with world(tmp_path, spec()) as held:
-        held.persister.complete(held.spool(b"hello", acked=0), EPOCH.create_revision, primary=True)
-        held.persister.closed("a/b", EPOCH, 0)
+        held.has_lease = False
+        held.ledger.complete(held.spool(b"hello", acked=5), EPOCH.create_revision, primary=True)
         await held.persister.finish()
-        assert (held.objects(), held.spool_files(), held.joined) == ({}, [], [])
-
-
-async def test_one_replica_may_know_of_a_close_that_says_nothing_of_others_spools(tmp_path: Path) -> None:
-    """An epoch was opened by a primary: it closed what its own peers had when it took them."""
-    async with world(tmp_path, spec()) as held:
-        mine, other = object(), object()
-        for owner, content in ((mine, b"mine"), (other, b"other")):
-            completed = held.spool(content, acked=0, begin=100)
-            held.persister.complete(completed, EPOCH.create_revision, primary=True, owner=owner)
-        held.persister.closed("a/b", EPOCH, 105, owner=mine)
+        assert held.objects() == {}
+        held.ledger.closed(JOURNAL, EPOCH, 5)
         await held.persister.finish()
-        assert list(held.objects().values()) == [b"mine"]
-        held.persister.closed("a/b", EPOCH, 105)
-        await held.persister.finish()
-        assert sorted(held.objects().values()) == [b"mine", b"other"]
-
-
-async def has_finished(held: World) -> bool:
-    """Whether ``finish`` comes to an end. It takes no time, or for ever."""
-    try:
-        async with asyncio.timeout(1.0):
-            await held.persister.finish()
-    except TimeoutError:
-        return False
-    return True
-
-
-async def test_what_waits_behind_a_first_fragment_that_nobody_can_decide_does_not_keep_a_process_from_its_end(
-    tmp_path: Path,
-) -> None:
-    """DH-8: of a number above the record's last, it is kept untouched."""
-    async with world(tmp_path, spec()) as held:
-        held.persister.complete(held.spool(b"first", acked=0), EPOCH.create_revision, primary=True)
-        held.persister.complete(held.spool(b"later", acked=10, begin=5), EPOCH.create_revision, primary=True)
-        finished = await has_finished(held)
-    assert finished
-
-
-async def test_what_the_store_has_from_others_is_not_uploaded_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """DH-8: of an epoch older than the oldest on record."""
-    async with world(tmp_path, spec()) as held:
-        held.persister.complete(held.spool(b"hello", acked=0), EPOCH.create_revision, primary=True)
-        held.persister.spared("a/b", EpochMark(5, 2))
-        await held.persister.finish()
-        assert held.spool_files() == [".commits", ".content"]
-        held.persister.spared("a/b", EPOCH)
-        await held.persister.finish()
-        assert (held.objects(), held.spool_files(), held.joined) == ({}, [], [])
-        assert "were cut" not in caplog.text, "nothing is lost"
-
-
-async def test_what_counts_by_its_own_word_alone_is_cut_there(tmp_path: Path) -> None:
-    """DH-13, section 6."""
-    async with world(tmp_path, spec()) as held:
-        held.persister.complete(held.spool(b"hello", b"world", acked=5), EPOCH.create_revision, primary=True)
-        held.persister.acked_only("a/b", EPOCH, 0)
-        await held.persister.finish()
-        assert list(held.objects().values()) == [b"hello"]
-        assert held.spool_files() == []
-
-
-async def test_what_a_later_part_knows_to_be_acknowledged_counts_for_the_earlier_ones(tmp_path: Path) -> None:
-    """Section 3: the record that completes a fragment does not know yet what became of it."""
-    async with world(tmp_path, spec()) as held:
-        held.persister.complete(held.spool(b"hello", acked=0), EPOCH.create_revision, primary=True)
-        held.persister.complete(held.spool(b"world", b"again", acked=10, begin=5), EPOCH.create_revision, primary=True)
-        held.persister.acked_only("a/b", EPOCH, 10)
-        await held.persister.finish()
-        assert sorted(held.objects().values()) == [b"hello", b"world"]
-
-
-async def test_what_came_without_an_epoch_counts_by_its_own_word_or_is_set_aside(tmp_path: Path) -> None:
-    """Section 6: one of the two was told by its primary what is acknowledged, the other was not."""
-    async with world(tmp_path, spec()) as held:
-        for begin, acked in ((0, 5), (10, None)):
-            recovered = left_behind(held, b"hello", b"world", acked=acked, mark=NO_EPOCH, begin=begin)
-            adopted(held, recovered)
-        held.persister.acked_only("a/b", NO_EPOCH, 20)
-        await held.persister.finish()
-        told = {path.rpartition("/")[0]: content for path, content in held.objects().items()}
-        assert told == {"one/a/b": b"hello", "one/.undecided/5/a/b": b"helloworld"}
-        assert len(held.joined) == 1, "nobody reads what may not be part of the journal"
-        assert held.spool_files() == []
-
-
-async def test_what_nobody_else_may_upload_does_not_wait_as_insurance_does(tmp_path: Path) -> None:
-    """DH-8: at once."""
-    async with world(tmp_path, spec()) as held:
-        held.persister.complete(held.spool(b"hello", acked=0), EPOCH.create_revision, primary=False)
-        held.persister.closed("a/b", EPOCH, 5)
-        await eventually(lambda: not held.persister.waiting, "an upload at once")
         assert list(held.objects().values()) == [b"hello"]
 
 
@@ -583,7 +406,7 @@ async def test_a_lease_that_is_lost_while_an_upload_is_prepared_stops_it(tmp_pat
     async with world(tmp_path, spec()) as held:
         store = await held.stores.open("file:///one/")
         held.instead = cast(BlobStore, Losing(store, held))
-        held.persister.complete(held.spool(b"hello", acked=5), EPOCH.create_revision, primary=True)
+        held.ledger.complete(held.spool(b"hello", acked=5), EPOCH.create_revision, primary=True)
         await held.persister.finish()
         assert held.objects() == {}
         assert held.spool_files() == [".commits", ".content"]
@@ -609,60 +432,22 @@ async def test_the_content_of_what_is_stored_is_let_go_of_though_its_log_stays(t
     async with world(tmp_path, spec()) as held:
         completed = held.spool(b"hello", acked=5)
         file = weakref.ref(completed.file)
-        held.persister.complete(completed, EPOCH.create_revision, primary=True)
+        held.ledger.complete(completed, EPOCH.create_revision, primary=True)
         del completed
         await held.persister.finish()
         assert held.spool_files() == [".commits"]
         gc.collect()
         assert file() is None
-        held.persister.closed("a/b", EPOCH, 5)
+        held.ledger.closed(JOURNAL, EPOCH, 5)
         await held.persister.finish()
         assert held.spool_files() == []
-
-
-def left_behind(
-    held: World, *appends: bytes, acked: int | None, spoil: bool = False, mark: EpochMark = EPOCH, begin: int = 0
-) -> RecoveredSpool:
-    """As after a restart: nobody has completed it."""
-    assert held.current is not None
-    encoded = held.current.spec.to_proto().SerializeToString()
-    writer = SpoolWriter("a/b", held.directory, lambda: encoded, EPOCH.create_revision)
-    writer.propose(Proposal(replace(writer.spool.fragment, begin=begin, end=begin), writer.spool.registers, 0))
-    for data in appends:
-        writer.content(data, 0)
-        writer.propose(Proposal(writer.spool.next(), writer.spool.registers, 1, mark, acked))
-    (content,) = held.directory.path.glob(f"*-{begin:016x}-*.content")
-    if spoil:
-        content.write_bytes(content.read_bytes()[:-1] + b"?")
-    (recovered,) = (spool for spool in held.directory.recover() if spool.stem == content.with_suffix(""))
-    assert recovered.copy.last is not None
-    assert recovered.copy.last.create_revision == EPOCH.create_revision
-    return recovered
 
 
 def adopted(held: World, recovered: RecoveredSpool) -> CompletedSpool:
     copy = recovered.copy
     completed = CompletedSpool(spool_of(copy), recovered.reopened())
-    held.persister.adopt(completed, copy)
+    held.ledger.adopt(completed, copy)
     return completed
-
-
-async def test_what_an_earlier_process_left_waits_for_its_epoch_and_is_shown_before_it_is_stored(
-    tmp_path: Path,
-) -> None:
-    """DH-7, DH-8: though all of it was acknowledged, by its own word."""
-    async with world(tmp_path, spec()) as held:
-        completed = adopted(held, left_behind(held, b"hello", b"world", acked=10))
-        await held.persister.finish()
-        assert (held.objects(), held.joined) == ({}, [])
-        assert held.persister.local("a/b", EPOCH.create_revision) == []
-        held.persister.closed("a/b", EPOCH, 10)
-        assert held.persister.local("a/b", EPOCH.create_revision) == [(completed.spool.fragment, completed.file)]
-        assert held.persister.local("a/b", 99) == []
-        await held.persister.finish()
-        assert list(held.objects().values()) == [b"helloworld"]
-        assert held.joined == [(completed.spool.fragment, completed.file, EPOCH.create_revision)]
-        assert held.spool_files() == []
 
 
 async def test_the_log_of_what_is_stored_stays_until_its_epoch_is_closed_also_over_a_restart(tmp_path: Path) -> None:
@@ -670,10 +455,20 @@ async def test_the_log_of_what_is_stored_stays_until_its_epoch_is_closed_also_ov
     async with world(tmp_path, spec()) as held:
         again = await stored_and_adopted(held)
         assert again.file.log_path.exists()
-        held.persister.closed("a/b", EPOCH, 5)
+        held.ledger.closed(JOURNAL, EPOCH, 5)
         await held.persister.finish()
         assert not again.file.log_path.exists()
         assert list(held.objects().values()) == [b"hello"]
+
+
+async def has_finished(held: World) -> bool:
+    """Whether ``finish`` comes to an end. It takes no time, or for ever."""
+    try:
+        async with asyncio.timeout(1.0):
+            await held.persister.finish()
+    except TimeoutError:
+        return False
+    return True
 
 
 async def test_the_log_of_what_was_stored_goes_though_the_object_is_pruned_by_now(tmp_path: Path) -> None:
@@ -681,7 +476,7 @@ async def test_the_log_of_what_was_stored_goes_though_the_object_is_pruned_by_no
         again = await stored_and_adopted(held)
         for path in (tmp_path / "stores").rglob("*-*"):
             path.unlink()
-        held.persister.closed("a/b", EPOCH, 5)
+        held.ledger.closed(JOURNAL, EPOCH, 5)
         finished = await has_finished(held)
     assert finished
     assert not again.file.log_path.exists()
@@ -690,7 +485,7 @@ async def test_the_log_of_what_was_stored_goes_though_the_object_is_pruned_by_no
 async def stored_and_adopted(held: World) -> CompletedSpool:
     """By an earlier process, of which there is the log alone."""
     async with world(held.folder / "earlier", spec()) as earlier:
-        earlier.persister.complete(earlier.spool(b"hello", acked=5), EPOCH.create_revision, primary=True)
+        earlier.ledger.complete(earlier.spool(b"hello", acked=5), EPOCH.create_revision, primary=True)
         await earlier.persister.finish()
         (recovered,) = earlier.directory.recover()
         assert recovered.copy.worth is Worth.STORED
@@ -700,30 +495,3 @@ async def stored_and_adopted(held: World) -> CompletedSpool:
     again = adopted(held, recovered)
     await held.persister.finish()
     return again
-
-
-async def test_a_damaged_copy_gives_what_is_acknowledged_and_sound_and_its_log_stays(tmp_path: Path) -> None:
-    """Section 3."""
-    async with world(tmp_path, spec()) as held:
-        recovered = left_behind(held, b"hello", b"world", b"again", acked=12, spoil=True)
-        assert recovered.copy.worth is Worth.DAMAGED
-        adopted(held, recovered)
-        held.persister.acked_only("a/b", EPOCH, 0, is_over=False)
-        await held.persister.finish()
-        assert list(held.objects().values()) == [b"helloworld"]
-        assert held.spool_files() == [".commits", ".content"]
-        held.persister.closed("a/b", EPOCH, 15)
-        await held.persister.finish()
-        assert held.spool_files() == []
-
-
-async def test_who_may_have_lost_its_lease_uploads_only_what_is_closed(tmp_path: Path) -> None:
-    """DH-11."""
-    async with world(tmp_path, spec()) as held:
-        held.has_lease = False
-        held.persister.complete(held.spool(b"hello", acked=5), EPOCH.create_revision, primary=True)
-        await held.persister.finish()
-        assert held.objects() == {}
-        held.persister.closed("a/b", EPOCH, 5)
-        await held.persister.finish()
-        assert list(held.objects().values()) == [b"hello"]
