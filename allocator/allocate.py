@@ -290,13 +290,17 @@ class _Complaints:
 
 def may_leave_now(root: str, member: str, view: KeySpaceView[Entity[ItemT, MemberT, AssignmentT]]) -> bool:
     """Whether nothing is left that `member`, who is exiting, could hand over: it has no items, or none of them can be
-    taken by anybody, since fewer members stay than it has replicas."""
+    taken by anybody, since fewer members stay in its zones than it has replicas."""
     members = cast(Sequence[KeyValue[Member[MemberT]]], view.prefixed(members_prefix(root)))
-    staying = sum(not kv.value.value.exiting for kv in members)
+    staying = [kv.value.zone for kv in members if not kv.value.value.exiting]
     assigned = cast(Sequence[KeyValue[Assignment[AssignmentT]]], view.prefixed(assignments_prefix(root)))
     held = (view.get(item_key(root, kv.value.item)) for kv in assigned if kv.value.member == member)
-    items = [cast(KeyValue[Item[ItemT]], kv) for kv in held if kv is not None]
-    return all(kv.value.value.desired_replication > staying for kv in items)
+    items = [cast(KeyValue[Item[ItemT]], kv).value.value for kv in held if kv is not None]
+    return all(item.desired_replication > _count_in(item.zones, staying) for item in items)
+
+
+def _count_in(zones: frozenset[str] | None, staying: Sequence[str]) -> int:
+    return len(staying) if zones is None else sum(zone in zones for zone in staying)
 
 
 async def _planned(is_large: bool, plan: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -56,7 +56,7 @@ def events() -> EventStore:
 
 @cache
 def session() -> SparkSession:
-    events()
+    """The one of all benchmarks: to end it would end those of others."""
     return _AT_EXIT.enter_context(spark_session(folder() / "spark", AS_SHIPPED))
 
 

@@ -15,12 +15,10 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-import spark_readers
-from tests.bench.bench_spark import AS_SHIPPED
+from tests.bench.bench_spark import session
 from tests.bench.harness import Contest, benchmark
 from tests.support.broker_cluster import broker_cluster, journal_spec
 from tests.support.etcd_server import etcd_server
-from tests.support.spark_session import spark_session
 
 JOURNAL = "bench/rows"
 COMMITS = "bench/commits"
@@ -50,8 +48,7 @@ def writing() -> Iterator[Contest]:
         for journal in (JOURNAL, COMMITS):
             runner.run(cluster.apply(journal_spec(journal, 1, length=1 << 30)))
             runner.run(cluster.append("broker-0", journal, b"\n"))
-        spark = stack.enter_context(spark_session(folder / "spark", AS_SHIPPED))
-        spark_readers.register(spark)
+        spark = session()
         versions = count()
         broker = cluster.brokers["broker-0"].address
 

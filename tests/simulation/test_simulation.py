@@ -111,6 +111,10 @@ def test_each_kind_of_fault_is_survived_by_itself(kind: FaultKind) -> None:
         (300222, "a tail that one member had when all synchronised was read from that one, and lost with it"),
         (302684, "the same, where a barrier had found the head above it"),
         (2872, "a replica forgot with its spool through where the journal was acknowledged, and told readers of less"),
+        (
+            1339,
+            "who was leaving waited for others to take what nobody in its zones could, and kept journals from going on",
+        ),
         (515, "the first fragment could not be stored and the second could, so that readers were sent to that one"),
     ],
 )

@@ -234,6 +234,15 @@ async def test_all_members_but_as_many_as_an_item_needs_exit_at_once(etcd: EtcdC
         assert min(seen) == 2, "no item was ever without its replicas"
 
 
+async def test_a_member_whose_items_nobody_in_their_zones_can_take_leaves_at_once(
+    etcd: EtcdClient, prefix: str
+) -> None:
+    async with members_of(etcd, prefix, "zone-a#one", "zone-a#two", "zone-b#three") as members:
+        await etcd.put(item_key(prefix, "item/bound"), ItemSpec(2, frozenset({"zone-a"})).encode())
+        await members[2].watch.wait_until(lambda view: len(held(prefix, view).get("item/bound", [])) == 2, PATIENCE_S)
+        assert await members[0].drain(prefix), "it has not waited for somebody to come"
+
+
 # What strangers write.
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -127,6 +127,25 @@ async def connected(handler: Handler, *, answer_s: float = TIMEOUT_S) -> AsyncIt
     finally:
         await channels.close()
         await server.stop(0)
+
+
+class StoppedLoop(TurnedLoop):
+    """Its clock goes on only when it is put forward."""
+
+    def time(self) -> float:
+        return self._ahead_s
+
+    async def sent(self) -> None:
+        """What can be sent without time passing."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+def run_stopped(test: Callable[[StoppedLoop], Coroutine[Any, Any, None]]) -> None:
+    with asyncio.Runner(loop_factory=StoppedLoop) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, StoppedLoop)
+        runner.run(test(loop))
 
 
 async def never(peer: Peer, _context: Context) -> None:
@@ -399,18 +418,27 @@ class SlowCall:
         return True
 
 
-async def test_a_peer_that_is_slow_but_goes_on_taking_has_not_failed() -> None:
+def test_a_peer_that_is_slow_but_goes_on_taking_has_not_failed() -> None:
     """However long it takes for all of it."""
-    pipeline = built(route_of(A, B), kin=frozenset((B,))).pipeline
-    call = SlowCall(0.2)
-    stream = GrpcPeerStream(cast(ReplicateCall, call), B, pipeline, MessageEncoder(), 0.9)
-    pipeline.connect({B: stream})
-    for at in range(6):
-        stream.send(Content(b"x", at))
-    pipeline.close()
-    await within(stream.run())
-    assert call.taken == 6
-    assert not pipeline.failures
+
+    async def slow(loop: StoppedLoop) -> None:
+        pipeline = built(route_of(A, B), kin=frozenset((B,))).pipeline
+        call = SlowCall(0.2)
+        stream = GrpcPeerStream(cast(ReplicateCall, call), B, pipeline, MessageEncoder(), 0.9)
+        pipeline.connect({B: stream})
+        for at in range(6):
+            stream.send(Content(b"x", at))
+        pipeline.close()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(stream.run())
+            for taken in range(1, 7):
+                await loop.sent()
+                await loop.pass_timers(0.2)
+                await loop.sent()
+                assert call.taken == taken
+        assert not pipeline.failures
+
+    run_stopped(slow)
 
 
 # What is acknowledged.
@@ -418,18 +446,6 @@ async def test_a_peer_that_is_slow_but_goes_on_taking_has_not_failed() -> None:
 
 def said_to(call: SlowCall) -> list[int | None]:
     return [each.through if isinstance(each, Acked) else None for each in call.messages]
-
-
-class StoppedLoop(TurnedLoop):
-    """Its clock goes on only when it is put forward."""
-
-    def time(self) -> float:
-        return self._ahead_s
-
-    async def sent(self) -> None:
-        """What can be sent without time passing."""
-        for _ in range(20):
-            await asyncio.sleep(0)
 
 
 def test_what_is_acknowledged_is_said_at_once_but_again_only_after_a_while() -> None:
@@ -459,10 +475,7 @@ def test_what_is_acknowledged_is_said_at_once_but_again_only_after_a_while() -> 
             stream.half_close()
             assert await said() == [1, 3, None, 5], "but before the end nothing is left unsaid"
 
-    with asyncio.Runner(loop_factory=StoppedLoop) as runner:
-        loop = runner.get_loop()
-        assert isinstance(loop, StoppedLoop)
-        runner.run(acknowledged(loop))
+    run_stopped(acknowledged)
 
 
 # Room for more.
