@@ -140,7 +140,7 @@ class Resolver(Generic[FileT]):
             return
         touched: dict[str, bool] = {}
         for change in changes:
-            entity = (change.after or cast(KeyValue[BrokerEntity], change.before)).value
+            entity = (change.after or cast("KeyValue[BrokerEntity]", change.before)).value
             if isinstance(entity, Assignment):
                 touched[entity.item] = True
             elif isinstance(entity, Item):
@@ -171,7 +171,7 @@ class Resolver(Generic[FileT]):
         slots = [
             kv.value.slot
             for kv in cast(
-                Iterable[KeyValue[Assignment[object]]], self._view.prefixed(assignments_prefix(self._root, journal))
+                "Iterable[KeyValue[Assignment[object]]]", self._view.prefixed(assignments_prefix(self._root, journal))
             )
             if kv.value.member == self._member
         ]
@@ -182,5 +182,5 @@ def _are_other_stores(change: Change[BrokerEntity]) -> bool:
     before, after = change.before, change.after
     if before is None or after is None:
         return True
-    known = cast(Item[JournalItem], before.value).value.spec.fragment.stores
-    return cast(Item[JournalItem], after.value).value.spec.fragment.stores != known
+    known = cast("Item[JournalItem]", before.value).value.spec.fragment.stores
+    return cast("Item[JournalItem]", after.value).value.spec.fragment.stores != known
