@@ -291,11 +291,11 @@ class _Complaints:
 def may_leave_now(root: str, member: str, view: KeySpaceView[Entity[ItemT, MemberT, AssignmentT]]) -> bool:
     """Whether nothing is left that `member`, who is exiting, could hand over: it has no items, or none of them can be
     taken by anybody, since fewer members stay in its zones than it has replicas."""
-    members = cast(Sequence[KeyValue[Member[MemberT]]], view.prefixed(members_prefix(root)))
+    members = cast("Sequence[KeyValue[Member[MemberT]]]", view.prefixed(members_prefix(root)))
     staying = [kv.value.zone for kv in members if not kv.value.value.exiting]
-    assigned = cast(Sequence[KeyValue[Assignment[AssignmentT]]], view.prefixed(assignments_prefix(root)))
+    assigned = cast("Sequence[KeyValue[Assignment[AssignmentT]]]", view.prefixed(assignments_prefix(root)))
     held = (view.get(item_key(root, kv.value.item)) for kv in assigned if kv.value.member == member)
-    items = [cast(KeyValue[Item[ItemT]], kv).value.value for kv in held if kv is not None]
+    items = [cast("KeyValue[Item[ItemT]]", kv).value.value for kv in held if kv is not None]
     return all(item.desired_replication > _count_in(item.zones, staying) for item in items)
 
 

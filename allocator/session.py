@@ -124,6 +124,6 @@ class Session(Generic[ItemT, MemberT, AssignmentT]):
     def _held(self) -> list[str]:
         """The items that exist and are assigned to us."""
         root, view = self.watch.prefix, self.view
-        assigned = cast(Sequence[KeyValue[Assignment[AssignmentT]]], view.prefixed(assignments_prefix(root)))
+        assigned = cast("Sequence[KeyValue[Assignment[AssignmentT]]]", view.prefixed(assignments_prefix(root)))
         held = (kv.value.item for kv in assigned if kv.value.member == self._member)
         return [item for item in held if view.get(item_key(root, item)) is not None]

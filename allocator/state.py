@@ -101,8 +101,8 @@ class State(Generic[ItemT, MemberT, AssignmentT]):
         """
         key_values, unread = _as_in_etcd(root, key_values, undecodable)
         members = members_of(root, key_values)
-        assigned = cast(list[KeyValue[Assignment[AssignmentT]]], _branch(key_values, assignments_prefix(root)))
-        items, unusable = _usable(cast(list[KeyValue[Item[ItemT]]], _branch(key_values, items_prefix(root))))
+        assigned = cast("list[KeyValue[Assignment[AssignmentT]]]", _branch(key_values, assignments_prefix(root)))
+        items, unusable = _usable(cast("list[KeyValue[Item[ItemT]]]", _branch(key_values, items_prefix(root))))
         position = {kv.value.id: at for at, kv in enumerate(members)}
         existing = chain(_ids(unread, items_prefix(root)), unusable)
         held = _held([kv.value.id for kv in items.key_values], assigned, existing, position)
@@ -147,7 +147,7 @@ def members_of(
 ) -> Sequence[KeyValue[Member[MemberT]]]:
     """Only these are needed to know who leads, so that members who do not lead are spared the rest."""
     members, _ = _as_in_etcd(root, _branch(key_values, members_prefix(root)), undecodable)
-    return cast(Sequence[KeyValue[Member[MemberT]]], members)
+    return cast("Sequence[KeyValue[Member[MemberT]]]", members)
 
 
 def leader_of(members: Sequence[KeyValue[Member[MemberT]]]) -> KeyValue[Member[MemberT]] | None:

@@ -58,6 +58,8 @@ class DiskWatch:
         A disk that is merely busy keeps those who wait just as long, and peers do not wait longer either. But it is no
         reason for the broker to go: what counts for that is how long a thread has been at one thing.
         """
+        if not self._since_s:
+            return
         now_s = self.clock()
         for work, since_s in list(self._since_s.items()):
             if now_s - since_s < self._hung_s:

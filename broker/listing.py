@@ -117,7 +117,7 @@ def _endpoints(view: KeySpaceView[BrokerEntity], root: str) -> Callable[[Process
 
     def endpoint(member: ProcessId) -> str:
         if member not in known:
-            kv = cast(KeyValue[Member[BrokerMember]] | None, view.get(member_key(root, *member)))
+            kv = cast("KeyValue[Member[BrokerMember]] | None", view.get(member_key(root, *member)))
             known[member] = kv.value.value.endpoint if kv is not None else ""
         return known[member]
 

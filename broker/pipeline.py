@@ -287,14 +287,16 @@ class Pipeline:
 
     def _propose(self, message: Propose, now_ns: int, applied: Callable[[Reply | Exception], None]) -> None:
         self._told_through = self.acked_through
-        self.head = self.head.proposed(message.fragment, message.registers, now_ns)
-        told = replace(message, epoch=self.terms, acked_through=self.acked_through)
+        # Spelled out: `dataclasses.replace` takes five times as long, for every append.
+        fragment, registers = message.fragment, message.registers
+        self.head = self.head.proposed(fragment, registers, now_ns)
+        told = Propose(fragment, registers, message.acknowledge, message.header, self.terms, self.acked_through)
         for peer in self._healthy():
             header = None if message.header is None else replace(message.header, process_id=peer)
             mine = told if peer in self._told else message
             self._streams[peer].send(mine if header is None else replace(mine, header=header))
         mark = NO_EPOCH if self.terms is None else self.terms.mark
-        proposal = Proposal(message.fragment, message.registers, now_ns, mark, self.acked_through)
+        proposal = Proposal(fragment, registers, now_ns, mark, self.acked_through)
         self.held.propose(proposal, applied)
 
     def _applied(self, ask: Ask, reply: Reply | Exception) -> None:

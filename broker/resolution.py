@@ -119,7 +119,7 @@ def resolved(view: KeySpaceView[BrokerEntity], root: str, own_id: ProcessId, wan
     check_forwarded(view, local_id, wanted)
     item = _item(view, root, wanted)
     assigned = view.prefixed(assignments_prefix(root, wanted.journal)) if item is not None else ()
-    assignments = cast(Sequence[KeyValue[Assignment[Route]]], assigned)
+    assignments = cast("Sequence[KeyValue[Assignment[Route]]]", assigned)
     route, kin, spool_ids = _route(view, root, assignments)
     serves = _server(route, local_id, wanted)
     status = _status(item, route, serves, local_id, wanted)
@@ -145,7 +145,7 @@ def check_forwarded(view: KeySpaceView[BrokerEntity], local_id: ProcessId, wante
 
 
 def _item(view: KeySpaceView[BrokerEntity], root: str, wanted: Wanted) -> KeyValue[Item[JournalItem]] | None:
-    kv = cast(KeyValue[Item[JournalItem]] | None, view.get(item_key(root, wanted.journal)))
+    kv = cast("KeyValue[Item[JournalItem]] | None", view.get(item_key(root, wanted.journal)))
     if kv is None:
         return None
     spec = kv.value.value.spec
@@ -163,7 +163,7 @@ def _route(
     kin: set[ProcessId] = set()
     spool_ids: dict[ProcessId, bytes] = {}
     for member in route.members:
-        kv = cast(KeyValue[Member[BrokerMember]] | None, view.get(member_key(root, *member)))
+        kv = cast("KeyValue[Member[BrokerMember]] | None", view.get(member_key(root, *member)))
         endpoints[member] = kv.value.value.endpoint if kv is not None else ""
         if kv is not None and kv.value.value.capabilities & KIN:
             kin.add(member)

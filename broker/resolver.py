@@ -49,7 +49,7 @@ class Resolver(Generic[FileT]):
         # By the revision that they wait for; the count keeps the order of those who wait for the same.
         self._waiting: list[tuple[int, int, Wait[None]]] = []
         self._count = count()
-        # Of journals that are held here, in the present view.
+        # Of journals that there are, in the present view.
         self._known: dict[tuple[str, bool, bool], Resolution] = {}
         self._swept_at = _SWEPT_MIN
         self._follow([Change(None, kv) for kv in view.key_values])
@@ -60,9 +60,14 @@ class Resolver(Generic[FileT]):
 
     def observe(self, update: Update[BrokerEntity]) -> None:
         """Take in a later view. Whoever waited for its revision is served after all replicas are up to date."""
+        # Where etcd has only said that there is nothing new, all that is known still holds.
+        is_new = update.view.key_values is not self._view.key_values or update.view.header != self._view.header
         self._view = update.view
-        self._known.clear()
-        self._follow(update.changes)
+        if is_new:
+            self._known.clear()
+            self._follow(update.changes)
+            # Whoever was told meanwhile may have asked for a journal whose replica was yet to follow.
+            self._known.clear()
         while self._waiting and self._waiting[0][0] <= self._view.revision:
             _, _, wait = heapq.heappop(self._waiting)
             if not wait.is_over:
@@ -100,16 +105,20 @@ class Resolver(Generic[FileT]):
 
     def resolve_now(self, wanted: Wanted) -> Resolution | GazetteError:
         """Most requests of a journal are alike, and between two changes of etcd so is their Resolution."""
-        if wanted.header is not None or wanted.selector != EVERYTHING:
+        if wanted.selector is not EVERYTHING and wanted.selector != EVERYTHING:
             return self._resolve_now(wanted)
         key = (wanted.journal, wanted.may_proxy, wanted.require_primary)
         known = self._known.get(key)
-        if known is not None:
-            return known
-        resolution = self._resolve_now(wanted)
-        if isinstance(resolution, Resolution) and resolution.replica is not None and len(self._known) < _KNOWN_MAX:
-            self._known[key] = resolution
-        return resolution
+        if known is None:
+            resolution = self._resolve_now(wanted)
+            if isinstance(resolution, Resolution) and resolution.item is not None and len(self._known) < _KNOWN_MAX:
+                self._known[key] = resolution
+            return resolution
+        try:
+            check_forwarded(self._view, known.local_id, wanted)
+        except MisdirectedError as error:
+            return error
+        return known
 
     def _resolve_now(self, wanted: Wanted) -> Resolution | GazetteError:
         try:
@@ -140,7 +149,7 @@ class Resolver(Generic[FileT]):
             return
         touched: dict[str, bool] = {}
         for change in changes:
-            entity = (change.after or cast(KeyValue[BrokerEntity], change.before)).value
+            entity = (change.after or cast("KeyValue[BrokerEntity]", change.before)).value
             if isinstance(entity, Assignment):
                 touched[entity.item] = True
             elif isinstance(entity, Item):
@@ -171,7 +180,7 @@ class Resolver(Generic[FileT]):
         slots = [
             kv.value.slot
             for kv in cast(
-                Iterable[KeyValue[Assignment[object]]], self._view.prefixed(assignments_prefix(self._root, journal))
+                "Iterable[KeyValue[Assignment[object]]]", self._view.prefixed(assignments_prefix(self._root, journal))
             )
             if kv.value.member == self._member
         ]
@@ -182,5 +191,5 @@ def _are_other_stores(change: Change[BrokerEntity]) -> bool:
     before, after = change.before, change.after
     if before is None or after is None:
         return True
-    known = cast(Item[JournalItem], before.value).value.spec.fragment.stores
-    return cast(Item[JournalItem], after.value).value.spec.fragment.stores != known
+    known = cast("Item[JournalItem]", before.value).value.spec.fragment.stores
+    return cast("Item[JournalItem]", after.value).value.spec.fragment.stores != known

@@ -13,4 +13,6 @@ def passes(registers: LabelSet, check: LabelSelector) -> bool:
 
 def changed(registers: LabelSet, subtract: LabelSet, union: LabelSet) -> LabelSet:
     """The registers after an append: first the subtraction, then the union, whose values replace what was there."""
+    if not subtract and not union:
+        return registers
     return union.union(registers.subtract(subtract))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from protocol.gen import journal_pb2 as pb
@@ -54,7 +54,7 @@ class Route:
         return self.primary == other.primary and self.members == other.members
 
     def with_endpoints(self, endpoints: Mapping[ProcessId, str]) -> Route:
-        return replace(self, endpoints=tuple(endpoints[member] for member in self.members))
+        return Route(self.members, self.primary, tuple(endpoints[member] for member in self.members))
 
     @classmethod
     def from_proto(cls, message: pb.Route) -> Route:

@@ -36,12 +36,22 @@ class _Verdict:
     events: int
 
 
-def _judge(seed: int, kinds: Sequence[FaultKind] | None) -> _Verdict:
+def _begin() -> None:
+    """In each process. What there is by now stays, and need not be looked at whenever garbage is collected."""
     logging.disable(logging.CRITICAL)
-    ran = run(swarm(seed, kinds))
-    if seed % 16 == 0:
-        gc.collect()
-    return _Verdict(seed, ran.report if ran.is_failed else "", ran.over_budget, ran.world.events)
+    gc.freeze()
+    gc.disable()
+
+
+def _judge(seed: int, kinds: Sequence[FaultKind] | None) -> _Verdict:
+    verdict = _verdict(run(swarm(seed, kinds)))
+    # Now that nobody has the run any more: its cycles are looked at once, and while they are in the processor's caches.
+    gc.collect()
+    return verdict
+
+
+def _verdict(ran: Run) -> _Verdict:
+    return _Verdict(ran.options.seed, ran.report if ran.is_failed else "", ran.over_budget, ran.world.events)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -55,8 +65,7 @@ def main(arguments: Sequence[str]) -> int:
     kinds = None if parsed.kinds is None else [FaultKind[name] for name in parsed.kinds.split(",") if name]
     seeds = range(parsed.seed, parsed.seed + parsed.count)
     begun_s = perf_counter()
-    # What there is by now stays, and need not be looked at whenever garbage is collected.
-    with ProcessPoolExecutor(parsed.jobs, initializer=gc.freeze) as processes:
+    with ProcessPoolExecutor(parsed.jobs, initializer=_begin) as processes:
         verdicts = []
         for verdict in processes.map(partial(_judge, kinds=kinds), seeds, chunksize=8):
             verdicts.append(verdict)

@@ -356,6 +356,7 @@ class SimulatedSpoolFile:
         encoder: LogEncoder,
     ) -> None:
         self.stem = Path(name)
+        self._name = name
         self.begin = begin
         self.commit_ends: list[int] = []
         self._directory = directory
@@ -400,7 +401,7 @@ class SimulatedSpoolFile:
             self._operate("sync")
         except UnavailableError as error:
             self._ended = True
-            raise SpoolEndedError(f"the spool {self.stem.name} has ended: it could not be synced") from error
+            raise SpoolEndedError(f"the spool {self._name} has ended: it could not be synced") from error
         self._content.sync()
         self._log.sync()
 
@@ -412,8 +413,8 @@ class SimulatedSpoolFile:
         return next((fragment_at(record) for record in reversed(records) if self.begin < record.end <= end), None)
 
     def remove(self) -> None:
-        self._directory.disk.unlink(self.stem.name, log=True)
-        self._directory.forget(self.stem.name)
+        self._directory.disk.unlink(self._name, log=True)
+        self._directory.forget(self._name)
         self._shrink(len(self._content.cached) + len(self._log.cached))
 
     def remove_content(self, spool: Spool) -> None:
@@ -421,7 +422,7 @@ class SimulatedSpoolFile:
         self._content.pending.clear()
         if self._encoder.synced:
             self.sync()
-        self._directory.disk.unlink(self.stem.name, log=False)
+        self._directory.disk.unlink(self._name, log=False)
         self._shrink(len(self._content.cached))
 
     def log_only(self) -> SpoolFile:
@@ -432,11 +433,11 @@ class SimulatedSpoolFile:
         self._shrink(len(self._content.cached) + len(self._log.cached))
 
     def _operate(self, action: str, *, needs_room: bool = False) -> None:
-        self._directory.disk.operate(action, self.stem.name, needs_room=needs_room)
+        self._directory.disk.operate(action, self._name, needs_room=needs_room)
 
     def _check_open(self) -> None:
         if self._ended:
-            raise SpoolEndedError(f"the spool {self.stem.name} has ended")
+            raise SpoolEndedError(f"the spool {self._name} has ended")
 
     def _grow(self, count: int) -> None:
         self._directory.budget.grow(count)

@@ -307,8 +307,7 @@ class EtcdAccess:
         faults = self.etcd.faults
 
         def told(answer: T | None) -> None:
-            lost = EtcdUnavailableError("etcd did not answer", maybe_applied=True)
-            answered(lost if answer is None else answer)
+            answered(EtcdUnavailableError("etcd did not answer", maybe_applied=True) if answer is None else answer)
 
         loss = Loss(faults.request_loss_rate, faults.answer_loss_rate)
         call(self.network, self.node, self.etcd.node, perform, told, timeout_s=timeout_s, loss=loss)

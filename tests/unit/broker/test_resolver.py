@@ -11,6 +11,7 @@ import pytest
 from allocator.key_event import DeletedKey, EtcdHeader, Listing, StoredKey, WatchEvents
 from allocator.keys import item_key, member_key
 from allocator.keyspace import KeySpace
+from allocator.keyspace_view import Update
 from broker.cluster_keys import BrokerEntity, broker_decoder
 from broker.replica import Replica
 from broker.resolution import MisdirectedError, Resolution, Wanted
@@ -340,6 +341,31 @@ def test_a_request_that_is_for_somebody_else_is_refused_and_not_kept_waiting(hea
     watched = Watched(cluster(*THREE))
     (error,) = watched.resolve(Wanted(JOURNAL, header=header))
     assert isinstance(error, MisdirectedError)
+
+
+def test_a_request_that_is_for_somebody_else_is_refused_although_its_journal_was_resolved_before() -> None:
+    watched = Watched(cluster(*THREE))
+    (known,) = watched.resolve()
+    (error,) = watched.resolve(Wanted(JOURNAL, header=forwarded(B)))
+    assert isinstance(error, MisdirectedError)
+    (resolution,) = watched.resolve(Wanted(JOURNAL, header=forwarded(A)))
+    assert resolution is known
+
+
+@pytest.mark.parametrize("own_id", [A, D], ids=["held", "not held"])
+def test_a_journal_is_resolved_anew_only_after_something_has_changed(own_id: ProcessId) -> None:
+    etcd = cluster(*THREE)
+    watched = Watched(etcd, own_id)
+    (known,) = watched.resolve()
+    # As when etcd says that there is nothing new.
+    watched.resolver.observe(Update(watched.resolver.view, (), ()))
+    assert watched.resolve()[0] is known
+    etcd.assign((D, 0))
+    watched.observe()
+    (resolution,) = watched.resolve()
+    assert isinstance(resolution, Resolution)
+    assert resolution.header.route.primary_id == D
+    assert resolution.replica is watched.replica
 
 
 def test_requests_with_forged_revisions_that_were_given_up_are_not_kept() -> None:
