@@ -20,8 +20,8 @@ from protocol.identifier import check_journal
 from protocol.selector import LabelSelector
 from spark_readers.broker_access import SECURITY_OPTIONS, BrokerAccess, refuse_secret
 
-SPLIT_BYTES = 128 << 20
-"""Of content to a task, as Spark itself cuts files."""
+SPLIT_BYTES = 256 << 20
+"""Of content to a task. Spark itself takes 128 MiB of a file, which is more content than this where it is packed."""
 SPLIT_BYTES_MIN = 1 << 10
 LISTING_INTERVAL_MS = 1000
 
