@@ -290,9 +290,9 @@ class _Complaints:
 
 def may_leave_now(root: str, member: str, view: KeySpaceView[Entity[ItemT, MemberT, AssignmentT]]) -> bool:
     """Whether nothing is left that `member`, who is exiting, could hand over: it has no items, or none of them can be
-    taken by anybody, since fewer members stay in its zones than it has replicas."""
+    taken by anybody, since fewer members that take any stay in its zones than it has replicas."""
     members = cast("Sequence[KeyValue[Member[MemberT]]]", view.prefixed(members_prefix(root)))
-    staying = [kv.value.zone for kv in members if not kv.value.value.exiting]
+    staying = [kv.value.zone for kv in members if kv.value.value.limit and not kv.value.value.exiting]
     assigned = cast("Sequence[KeyValue[Assignment[AssignmentT]]]", view.prefixed(assignments_prefix(root)))
     held = (view.get(item_key(root, kv.value.item)) for kv in assigned if kv.value.member == member)
     items = [cast("KeyValue[Item[ItemT]]", kv).value.value for kv in held if kv is not None]

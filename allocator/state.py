@@ -107,7 +107,7 @@ class State(Generic[ItemT, MemberT, AssignmentT]):
         existing = chain(_ids(unread, items_prefix(root)), unusable)
         held = _held([kv.value.id for kv in items.key_values], assigned, existing, position)
         item_slots = sum(items.replication)
-        limits = _effective_limits(members, item_slots, items)
+        limits = _effective_limits(members, item_slots, max(items.replication, default=0))
         return cls(
             root=root,
             members=members,
@@ -270,27 +270,17 @@ def _held(
     return _Held(list(groups.values()), list(others.values()), strangers, totals, primaries)
 
 
-def _effective_limits(members: Sequence[KeyValue[Member[MemberT]]], item_slots: int, items: _Items[ItemT]) -> list[int]:
+def _effective_limits(members: Sequence[KeyValue[Member[MemberT]]], item_slots: int, replication_max: int) -> list[int]:
     """Limits, less what exiting members shed: no more than the others can take, and the oldest of them first.
 
-    An item needs as many members of its zones as it has replicas, so only as many may shed as are beyond that; the
-    others drain once these are gone, or more have joined.
+    An item needs as many members as it has replicas, so only as many may shed as are beyond that; the others drain
+    once these are gone, or more have joined.
     """
     limits = [kv.value.value.limit for kv in members]
     excess = sum(limits) - item_slots
-    # By the zones that items are bound to, how many of the members there are beyond what some item needs.
-    spare: dict[frozenset[str] | None, int] = {}
-    for allowed, replication in set(zip(items.allowed, items.replication, strict=True)):
-        beyond = sum(allowed is None or kv.value.zone in allowed for kv in members) - replication
-        spare[allowed] = min(beyond, spare.get(allowed, beyond))
     exiting = [at for at, kv in enumerate(members) if kv.value.value.exiting]
     exiting.sort(key=lambda at: members[at].create_revision)
-    for at in exiting:
-        needing = [allowed for allowed in spare if allowed is None or members[at].value.zone in allowed]
-        if any(spare[allowed] <= 0 for allowed in needing):
-            continue
-        for allowed in needing:
-            spare[allowed] -= 1
+    for at in exiting[: max(0, len(members) - replication_max)]:
         shed = max(0, min(limits[at], excess))
         limits[at] -= shed
         excess -= shed

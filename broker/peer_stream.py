@@ -77,7 +77,7 @@ class GrpcPeerStream:
             if self._loop.time() < self._acked_s + ACKED_ALONE_S:
                 self._say_soon(message)
                 return
-            self._acked_s = self._loop.time()
+            self._acked, self._acked_s = None, self._loop.time()
         elif self._acked is not None:
             # It says as much, or more.
             self._acked, self._acked_s = None, self._loop.time()

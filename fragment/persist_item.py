@@ -104,6 +104,8 @@ class Item(Generic[FileT]):
     @property
     def is_shown(self) -> bool:
         """Whether readers may have what it holds, once it is decided, without a look at its log."""
+        if self.removed is not Removal.NOTHING:
+            return False
         if self.resident is not None:
             return not self.is_aside
         is_whole = self.cut_at is None and self.sound_through is None and not self.is_spare

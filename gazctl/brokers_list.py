@@ -130,7 +130,9 @@ async def _members(connections: EtcdConnections, prefix: str) -> dict[tuple[str,
         async with EtcdClient(connections) as etcd:
             listing = await etcd.list_prefix(root)
     except EtcdError as error:
-        raise click.ClickException(f"etcd at {connections.current.url}: {error}") from error
+        raise click.ClickException(
+            f"etcd at {','.join(each.url for each in connections.endpoints)}: {error}"
+        ) from error
     for stored in listing.keys:
         zone, _, name = stored.key.decode(errors="replace").removeprefix(root).partition("#")
         member = BrokerMember.decoded(zone, name, stored.raw)

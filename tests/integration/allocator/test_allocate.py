@@ -234,13 +234,20 @@ async def test_all_members_but_as_many_as_an_item_needs_exit_at_once(etcd: EtcdC
         assert min(seen) == 2, "no item was ever without its replicas"
 
 
-async def test_a_member_whose_items_nobody_in_their_zones_can_take_leaves_at_once(
+async def test_a_member_hands_over_what_it_can_and_does_not_wait_for_what_nobody_in_its_zones_takes(
     etcd: EtcdClient, prefix: str
 ) -> None:
     async with members_of(etcd, prefix, "zone-a#one", "zone-a#two", "zone-b#three") as members:
+        await put_items(etcd, prefix, range(9), 1)
         await etcd.put(item_key(prefix, "item/bound"), ItemSpec(2, frozenset({"zone-a"})).encode())
         await members[2].watch.wait_until(lambda view: len(held(prefix, view).get("item/bound", [])) == 2, PATIENCE_S)
+        await members[2].watch.wait_until(lambda view: len(held(prefix, view)) == 10, PATIENCE_S)
         assert await members[0].drain(prefix), "it has not waited for somebody to come"
+        staying = {member.id for member in members[1:]}
+        view = await members[2].watch.wait_until(
+            lambda view: all({holder for _, holder in of} <= staying for of in held(prefix, view).values()), PATIENCE_S
+        )
+        assert len(held(prefix, view)) == 10
 
 
 # What strangers write.

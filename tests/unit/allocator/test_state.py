@@ -68,18 +68,6 @@ class TestShedding:
         cluster.delete_item("i0")
         assert shed(cluster.state) == {"a#m0": 5}
 
-    def test_as_many_keep_their_limit_in_each_zone_as_an_item_needs_there(self) -> None:
-        cluster = Cluster()
-        for member in ("a#m0", "a#m1", "b#m2", "b#m3", "b#m4"):
-            cluster.join(member, 5)
-            cluster.change_member(member, 5, exiting=True)
-        cluster.put_item("anywhere", 1)
-        cluster.put_item("bound", 2, frozenset("a"))
-        cluster.put_item("less", 1, frozenset("a"))
-        assert shed(cluster.state) == {"b#m2": 5, "b#m3": 5, "b#m4": 5}
-        cluster.put_item("both", 4, frozenset("ab"))
-        assert shed(cluster.state) == {"b#m2": 5}
-
     def test_who_is_oldest_is_a_matter_of_revisions_and_not_of_names(self) -> None:
         cluster = Cluster()
         cluster.join("a#younger-name", 2)

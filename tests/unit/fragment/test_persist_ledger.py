@@ -499,6 +499,15 @@ def test_what_an_earlier_process_left_waits_for_its_epoch_and_is_shown_before_it
     assert broker.store(item) is Removal.ALL
 
 
+def test_what_was_removed_is_shown_no_more_though_more_of_it_is_to_go() -> None:
+    broker = Broker()
+    completed = broker.complete(handed(b"hello"))
+    item = broker.start_one()
+    assert broker.ledger.local(JOURNAL, REVISION) == [(completed.fragment, completed.file)]
+    broker.ledger.removed(item, Removal.CONTENT, item.file)
+    assert broker.ledger.local(JOURNAL, REVISION) == []
+
+
 def test_what_was_cut_is_not_shown_without_a_look_at_its_log() -> None:
     broker = Broker()
     broker.adopt(left(Worth.WHOLE, b"hello", b"world", acked=5))
