@@ -45,9 +45,11 @@ def channel_to(broker: Broker) -> grpc.aio.Channel:
 
 @pytest.fixture
 async def draining(alone: BrokerCluster) -> BrokerCluster:
-    """It was told to stop, and waits for somebody who may take its journal over: whoever else is there may not."""
-    await alone.start("broker-2", zone="elsewhere")
-    await alone.apply(replace(journal_spec("health/drained", 1), labels=LabelSet.of((ZONES, "local"))))
+    """It was told to stop, and waits for somebody who takes its journal over: whoever else is there has no room."""
+    await alone.start("broker-2", zone="elsewhere", flags=("--broker.limit", "1"))
+    elsewhere = replace(journal_spec("health/elsewhere", 1), labels=LabelSet.of((ZONES, "elsewhere")))
+    await alone.apply(elsewhere, journal_spec("health/drained", 1))
+    await alone.append("broker-0", "health/elsewhere", b"it is full")
     await alone.append("broker-0", "health/drained", b"before")
     broker = alone.brokers["broker-0"]
     broker.signal(signal.SIGTERM)
