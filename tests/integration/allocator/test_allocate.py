@@ -250,6 +250,16 @@ async def test_a_member_hands_over_what_it_can_and_does_not_wait_for_what_nobody
         assert len(held(prefix, view)) == 10
 
 
+async def test_a_member_does_not_wait_for_others_that_take_nothing(etcd: EtcdClient, prefix: str) -> None:
+    async with (
+        member_of(etcd, prefix, "zone-a", "only") as member,
+        member_of(etcd, prefix, "zone-a", "closed", limit=0) as closed,
+    ):
+        await put_items(etcd, prefix, range(3), 1)
+        await settled(prefix, closed.watch, [member, closed], 3)
+        assert await member.drain(prefix)
+
+
 # What strangers write.
 
 
