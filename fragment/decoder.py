@@ -3,7 +3,8 @@
 A decoder gives no more than it is asked for, however much its input would inflate to, so that a few bytes cannot
 fill our memory. To that end the framing of each format is walked here and only whole, small units go to the
 library that unpacks them; that also tells exactly where a frame ends, so an object that was cut short is
-noticed even where the libraries would just stop. Every checksum that a format has is verified by its library.
+noticed even where the libraries would just stop. Every checksum that a format has is verified by its library, unless
+the caller does not want those of zstandard, which are a tenth of the work of unpacking it.
 
 Nothing here knows how much content is wanted or what it is called: see ``fragment_reader``. What does not hold up
 is a ``CorruptError``, and the decoder is spent.
@@ -30,6 +31,8 @@ share the interpreter do not spend their time handing it to and fro."""
 ZSTD_WINDOW_BYTES_MAX = 128 << 20
 """What a hostile frame can make us set aside, and as much as the zstd program grants without being told to."""
 ZSTD_MAGIC = 0xFD2FB528
+_HAS_CHECKSUM = 4
+_CHECKSUM_BYTES = 4
 ZSTD_BLOCK_BYTES_MAX = 1 << 17
 """Of content. The library refuses larger ones."""
 
@@ -59,7 +62,9 @@ class Decoder(Protocol):
         ...
 
 
-def decoder_of(codec: CompressionCodec) -> Decoder:
+def decoder_of(codec: CompressionCodec, *, verifies: bool = True) -> Decoder:
+    """Unless it `verifies`, whoever asks takes a sum of all content: where a format's own costs much, it is not taken
+    besides."""
     match codec:
         case CompressionCodec.NONE:
             return IdentityDecoder()
@@ -68,7 +73,7 @@ def decoder_of(codec: CompressionCodec) -> Decoder:
         case CompressionCodec.GZIP_OFFLOAD_DECOMPRESSION:
             return OffloadDecoder()
         case CompressionCodec.ZSTANDARD:
-            return ZstdDecoder()
+            return ZstdDecoder(verifies)
         case CompressionCodec.SNAPPY:
             return SnappyDecoder()
         case CompressionCodec.INVALID:
@@ -225,9 +230,10 @@ def _gzip_header_bytes(data: bytearray) -> int | None:
 class ZstdDecoder:
     """Any number of frames, with skippable ones before, between and after them."""
 
-    def __init__(self) -> None:
+    def __init__(self, verifies: bool) -> None:
         self._input = bytearray()
         self._unpacked = IdentityDecoder()
+        self._verifies = verifies
         # Bytes of a skippable frame that are still to come.
         self._skip = 0
         self._library = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX)
@@ -268,9 +274,12 @@ class ZstdDecoder:
         length = _zstd_header_bytes(descriptor)
         if len(self._input) < length:
             return False
-        self._has_checksum = bool(descriptor & 4)
+        self._has_checksum = bool(descriptor & _HAS_CHECKSUM)
+        if not self._verifies:
+            # The library is to see a frame without one.
+            self._input[4] &= ~_HAS_CHECKSUM
         self._frame = self._library.decompressobj()
-        self._decompress(length)
+        self._decompress(length, length)
         return True
 
     def _unpack_blocks(self) -> bool:
@@ -285,7 +294,8 @@ class ZstdDecoder:
                 break
         if not at:
             return False
-        frame = self._decompress(at)
+        unverified = _CHECKSUM_BYTES if is_last and self._has_checksum and not self._verifies else 0
+        frame = self._decompress(at, at - unverified)
         if frame.eof != is_last or frame.unused_data:
             raise CorruptError("is not zstandard: a frame does not end with its last block")
         if is_last:
@@ -296,16 +306,17 @@ class ZstdDecoder:
         """How long the block at `at` is, and whether the frame ends with it; 0 if it is not all there."""
         header = int.from_bytes(self._input[at : at + 3], "little")
         is_last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
-        length = 3 + (1 if kind == 1 else size) + (4 if is_last and self._has_checksum else 0)
+        length = 3 + (1 if kind == 1 else size) + (_CHECKSUM_BYTES if is_last and self._has_checksum else 0)
         if len(self._input) < at + 3:
             return 0, False
         return (length, is_last) if len(self._input) >= at + length else (0, False)
 
-    def _decompress(self, length: int) -> zstandard.ZstdDecompressionObj:
+    def _decompress(self, length: int, shown: int) -> zstandard.ZstdDecompressionObj:
+        """Have the library unpack the first `shown` bytes of the input, of which `length` are done with then."""
         assert self._frame is not None
         try:
             with memoryview(self._input) as packed:
-                self._unpacked.feed(self._frame.decompress(packed[:length]))
+                self._unpacked.feed(self._frame.decompress(packed[:shown]))
         except zstandard.ZstdError as error:
             raise CorruptError(f"is not zstandard: {error}") from error
         del self._input[:length]

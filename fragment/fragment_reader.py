@@ -92,7 +92,7 @@ async def _read(
     if begin == end:
         return
     table = await seek_table(fragment, source) if _wants_table(fragment, begin, end) else None
-    content = FragmentContent(fragment, begin, end, table, sums=sums)
+    content = FragmentContent(fragment, begin, end, table, sums=sums, frame_sums=sums)
     async with (
         aclosing(source.open(content.extract.offset, content.extract.length)) as chunks,
         aclosing(_batches(chunks)) as batches,
@@ -103,11 +103,12 @@ async def _read(
 
 
 def read_blocking(fragment: Fragment, source: BlockingSource, begin: int, end: int) -> Iterator[bytes]:
-    """The content [begin, end) in pieces of at most 1 MiB."""
+    """The content [begin, end) in pieces of at most 1 MiB, for one who reads to the end: of a fragment that is read
+    whole nothing is verified before, as the SHA-1 covers what checksums of frames do."""
     if begin == end:
         return
     table = seek_table_blocking(fragment, source) if _wants_table(fragment, begin, end) else None
-    content = FragmentContent(fragment, begin, end, table)
+    content = FragmentContent(fragment, begin, end, table, frame_sums=False)
     for chunk in source.open(content.extract.offset, content.extract.length):
         yield from content.advance((chunk,))
         while content.has_more:
@@ -157,8 +158,17 @@ class FragmentContent:
     """Chunks of an object in, the content [begin, end) out. Fetch `extract` and give it to `advance`."""
 
     def __init__(
-        self, fragment: Fragment, begin: int, end: int, table: SeekTable | None = None, *, sums: bool = True
+        self,
+        fragment: Fragment,
+        begin: int,
+        end: int,
+        table: SeekTable | None = None,
+        *,
+        sums: bool = True,
+        frame_sums: bool = True,
     ) -> None:
+        """Of what is unpacked whole the SHA-1 is verified, if `sums`; and each frame's checksum, if `frame_sums`. Of
+        what is unpacked in part the latter always is."""
         if not fragment.begin <= begin < end <= fragment.end:
             raise InvariantError(f"[{begin}, {end}) does not lie in {fragment.content_name}")
         self.extract = _extract(fragment, begin, end, table)
@@ -169,10 +179,10 @@ class FragmentContent:
         self._fragment = fragment
         self._begin = begin
         self._end = end
-        self._decoder = decoder_of(fragment.codec)
+        is_whole = (self.extract.begin, self.extract.end) == (fragment.begin, fragment.end)
+        self._decoder = decoder_of(fragment.codec, verifies=frame_sums or not is_whole)
         self._at = self.extract.begin
         self._barren = 0
-        is_whole = (self.extract.begin, self.extract.end) == (fragment.begin, fragment.end)
         self._sum = hashlib.sha1(usedforsecurity=False) if is_whole and sums else None
 
     def advance(self, chunks: Iterable[bytes]) -> list[bytes]:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from consumer.message.csv_framing import CsvDecoder
 from consumer.message.fixed_framing import HEADER_BYTES, MAGIC, FixedDecoder
@@ -27,6 +28,7 @@ GARBAGE_BYTES_MAX = 64 << 10
 """Of what is shown of bytes that are no message."""
 
 _NEWLINE = ord("\n")
+_WORD_BYTES = np.uint64().itemsize
 
 
 class MessageBatch(NamedTuple):
@@ -94,9 +96,8 @@ def line_begins(content: Iterable[bytes], at: int, end: int, *, aligned: bool = 
         if begin >= end:
             return
         if len(chunk) > len(is_newline):
-            is_newline = np.empty(len(chunk), np.bool_)
-        np.equal(np.frombuffer(chunk, np.uint8), _NEWLINE, out=is_newline[: len(chunk)])
-        begins = np.flatnonzero(is_newline[: len(chunk)])
+            is_newline = np.empty(-(-len(chunk) // _WORD_BYTES) * _WORD_BYTES, np.bool_)
+        begins = _newlines(chunk, is_newline)
         at += len(chunk)
         if len(begins):
             # The line that ends at a newline begins after the one before it.
@@ -107,6 +108,26 @@ def line_begins(content: Iterable[bytes], at: int, end: int, *, aligned: bool = 
             raise PartialMessageError(f"a line that begins at {begin} is over the limit of {FRAME_BYTES_MAX} bytes")
     if begin < min(at, end):
         raise PartialMessageError(f"no newline ends the line that begins at offset {begin}")
+
+
+def _newlines(chunk: bytes, is_newline: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Where they are. `is_newline` is room for a flag for each byte, in whole words.
+
+    First which words have any, then where in those: few bytes are newlines, and to look for them word by word takes
+    half as long.
+    """
+    length = -(-len(chunk) // _WORD_BYTES) * _WORD_BYTES
+    np.equal(np.frombuffer(chunk, np.uint8), _NEWLINE, out=is_newline[: len(chunk)])
+    is_newline[len(chunk) : length] = False
+    words = is_newline[:length].view(np.uint64)
+    having = np.flatnonzero(words != 0)
+    within = np.flatnonzero(words[having].view(np.bool_))
+    at: NDArray[np.int64] = having[within >> 3]
+    # Numpy divides slowly.
+    at <<= 3
+    within &= 7
+    at |= within
+    return at
 
 
 def _next_line(content: Iterable[bytes], at: int) -> tuple[int, Iterable[bytes]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -49,13 +49,12 @@ def resolve(options: ReadOptions) -> dict[str, tuple[int, int]]:
 def plan_tasks(options: ReadOptions) -> list[bytes]:
     """The tasks of a scan, packed."""
     open_bytes = open_bytes_of(options)
-    packer = TaskPacker(options.split_bytes, open_bytes)
+    packer = TaskPacker(options, open_bytes)
     tasks: list[bytes] = []
     ends: dict[str, int] = {}
 
-    def keep(task: FragmentTask | None) -> None:
-        if task is not None:
-            tasks.append(task.pack())
+    def keep(full: Iterable[FragmentTask]) -> None:
+        tasks.extend(task.pack() for task in full)
 
     def journals() -> Iterator[tuple[Sequence[Run], Sequence[Run]]]:
         """Of each those that tasks take as they are, and those that have to be summarised."""

@@ -7,7 +7,7 @@ fragment has is reported as a gap, never passed over in silence.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fragment.cover_set import CoverSet, Divergence, Gap
 from protocol.codec import CompressionCodec
@@ -190,12 +190,15 @@ def _narrowed(journal: str, pieces: list[Piece], options: ReadOptions) -> list[P
 
 
 def cut(scan: JournalScan, options: ReadOptions, open_bytes: int) -> list[Run]:
-    """A journal's pieces in runs of which each is enough for a task, or which are all there is."""
+    """A journal's pieces in runs. Under read committed each is enough for a task, or all there is, as its producers
+    have to be known where it begins. Otherwise it is one, of which every task takes what it has room for."""
+    if not options.sequences:
+        return [Run(scan.journal, scan.pieces, scan.labels)] if scan.pieces else []
     runs: list[list[Piece]] = []
     weight = 0
     for piece in scan.pieces:
         own = piece.end - piece.begin + open_bytes
-        if not runs or weight + own > options.split_bytes:
+        if not runs or _is_full(weight, own, options.split_bytes):
             runs.append([])
             weight = 0
         runs[-1].append(piece)
@@ -204,27 +207,41 @@ def cut(scan: JournalScan, options: ReadOptions, open_bytes: int) -> list[Run]:
 
 
 class TaskPacker:
-    """Runs in, tasks out: small ones share a task until it is full."""
+    """Runs in, tasks out: each as close to the size of a split as its pieces allow."""
 
-    def __init__(self, split_bytes: int, open_bytes: int) -> None:
-        self._split_bytes = split_bytes
+    def __init__(self, options: ReadOptions, open_bytes: int) -> None:
+        self._options = options
         self._open_bytes = open_bytes
         self._runs: list[Run] = []
         self._weight = 0
 
-    def add(self, run: Run) -> FragmentTask | None:
-        """The task that is full, if this run has no room in it."""
-        weight = run.content_bytes + len(run.pieces) * self._open_bytes
-        full = None
-        if self._runs and self._weight + weight > self._split_bytes:
-            full = self.end()
-        self._runs.append(run)
-        self._weight += weight
-        return full
+    def add(self, run: Run) -> Iterator[FragmentTask]:
+        """The tasks that are full, and have no room for the rest of this run."""
+        taken: list[Piece] = []
+        for pieces in [run.pieces] if self._options.sequences else zip(run.pieces):
+            own = sum(piece.end - piece.begin + self._open_bytes for piece in pieces)
+            if self._weight and _is_full(self._weight, own, self._options.split_bytes):
+                self._take(run, taken)
+                taken = []
+                yield from self.end()
+            taken.extend(pieces)
+            self._weight += own
+        self._take(run, taken)
 
-    def end(self) -> FragmentTask | None:
+    def _take(self, run: Run, pieces: Sequence[Piece]) -> None:
+        if pieces:
+            self._runs.append(replace(run, pieces=tuple(pieces)))
+
+    def end(self) -> Iterator[FragmentTask]:
+        """The last one, if there is any."""
         runs, self._runs, self._weight = self._runs, [], 0
-        return FragmentTask(tuple(runs)) if runs else None
+        if runs:
+            yield FragmentTask(tuple(runs))
+
+
+def _is_full(weight: int, more: int, split_bytes: int) -> bool:
+    """Whether it is closer to the size of a split without `more`."""
+    return 2 * (split_bytes - weight) < more
 
 
 def open_bytes_of(options: ReadOptions) -> int:

@@ -7,7 +7,7 @@ fragments hold them then.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -35,13 +35,12 @@ def plan_batch(
     start: StreamOffset, end: StreamOffset, journals: Mapping[str, CataloguedJournal], options: ReadOptions
 ) -> StreamBatch:
     """What is read from `start` to the offsets of `end`."""
-    packer = TaskPacker(options.split_bytes, open_bytes_of(options))
+    packer = TaskPacker(options, open_bytes_of(options))
     tasks: list[bytes] = []
     carries = {name: carry for name, carry in start.carries.items() if name in end.offsets and name not in end.begins}
 
-    def keep(task: FragmentTask | None) -> None:
-        if task is not None:
-            tasks.append(task.pack())
+    def keep(full: Iterable[FragmentTask]) -> None:
+        tasks.extend(task.pack() for task in full)
 
     with SummaryPool(options) as pool:
         for of, found in pool.in_order(_stretches(start, end, journals, options)):

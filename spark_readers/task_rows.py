@@ -7,16 +7,19 @@ bounded: by the batches under way, and by what waits for its acknowledgement, of
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
+from pyspark import TaskContext
 
 from fragment.heap import keep_freed_memory
 from protocol.codec import CompressionCodec
@@ -50,7 +53,7 @@ BLOCK_BYTES_MAX = 16 << 20
 
 
 def task_rows(task: FragmentTask, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    keep_freed_memory(BLOCK_BYTES_MAX)
+    _begin_process()
     reader = _TaskReader(schema, options, [piece for run in task.runs for piece in run.pieces])
     try:
         reader.expect_next()
@@ -60,6 +63,15 @@ def task_rows(task: FragmentTask, schema: pa.Schema, options: ReadOptions) -> It
     finally:
         reader.close()
     reader.tell()
+
+
+@cache
+def _begin_process() -> None:
+    """Once for all tasks of it. A worker of Spark's collects garbage after each, and what modules have, which is never
+    any, takes a third of the time from one task to the next."""
+    keep_freed_memory(BLOCK_BYTES_MAX)
+    if TaskContext.get() is not None:
+        gc.freeze()
 
 
 class _TaskReader:

@@ -81,10 +81,10 @@ def test_a_bag_of_fragments_is_read_once_and_gaps_are_told(
         expected = [line for at in sorted(had) for line in lines_of(appends[at], offsets[at])]
         missing = sum(len(appends[at]) for at in range(first, last + 1) if at not in had)
         assert sum(gap.end - gap.begin for gap in scan.gaps) == missing
-        packer = TaskPacker(options.split_bytes, open_bytes)
-        tasks = [packer.add(run) for run in cut(scan, options, open_bytes)] + [packer.end()]
-        packed = [FragmentTask.unpack(task.pack()) for task in tasks if task is not None]
-        assert [task for task in tasks if task is not None] == packed
+        packer = TaskPacker(options, open_bytes)
+        tasks = [task for run in cut(scan, options, open_bytes) for task in packer.add(run)] + [*packer.end()]
+        packed = [FragmentTask.unpack(task.pack()) for task in tasks]
+        assert tasks == packed
         rows = rows_of_tasks(packed, options, LINES)
     assert sorted((row["_offset"], row["value"]) for row in rows) == expected
 

@@ -37,8 +37,15 @@ def encoded(codec: CompressionCodec, appends: Sequence[bytes | memoryview]) -> b
     return b"".join([encoder.feed(append) + encoder.cut() for append in appends]) + encoder.finish()
 
 
-def decoded(codec: CompressionCodec, packed: bytes, chunk_bytes: int = 1 << 16, limit: int = UNIT_BYTES_MAX) -> bytes:
-    decoder = decoder_of(codec)
+def decoded(
+    codec: CompressionCodec,
+    packed: bytes,
+    chunk_bytes: int = 1 << 16,
+    limit: int = UNIT_BYTES_MAX,
+    *,
+    verifies: bool = True,
+) -> bytes:
+    decoder = decoder_of(codec, verifies=verifies)
     pieces = []
     for at in range(0, len(packed), chunk_bytes):
         decoder.feed(packed[at : at + chunk_bytes])

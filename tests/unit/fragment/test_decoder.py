@@ -161,6 +161,15 @@ def test_what_does_not_hold_up_is_corrupt(name: str, chunk_bytes: int) -> None:
         decoded(codec, packed, chunk_bytes)
 
 
+@pytest.mark.parametrize("chunk_bytes", [1 << 20, 1000, 1])
+def test_sums_of_zstandard_are_stepped_over_where_they_are_not_wanted(chunk_bytes: int) -> None:
+    packed = zstd_without_size(TEXT, checksum=True)[:-4] + bytes(4)
+    packed += skippable(b"skip") + zstd_without_size(TEXT) + zstandard.compress(TEXT)
+    assert decoded(ZSTD, packed, chunk_bytes, verifies=False) == 3 * TEXT
+    with pytest.raises(CorruptError, match="ends in the middle"):
+        decoded(ZSTD, zstd_without_size(TEXT, checksum=True)[:-1], chunk_bytes, verifies=False)
+
+
 def test_a_snappy_chunk_that_is_too_long_is_not_waited_for() -> None:
     decoder = decoder_of(SNAPPY)
     decoder.feed(IDENTIFIER + b"\x00\xff\xff\xff")

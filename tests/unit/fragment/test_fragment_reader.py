@@ -275,6 +275,18 @@ class TestALargeZstandardFragment:
             == LARGE[before.begin : before.end]
         )
 
+    async def test_that_is_read_whole_to_its_end_is_verified_by_its_sum_alone(self) -> None:
+        packed = bytearray(large_packed(ZSTD))
+        table = parse_tail(bytes(packed), len(packed))
+        assert table is not None
+        packed[table.frames[12].packed_end - 1] ^= 1
+        source = MemoryBlockingSource(bytes(packed))
+        assert b"".join(read_blocking(self.fragment, source, BEGIN, self.fragment.end)) == LARGE
+        # Who may leave before its end is told of what is wrong where it is.
+        with pytest.raises(CorruptError, match="zstandard"):
+            async for _ in read(self.fragment, MemorySource(bytes(packed)), BEGIN, self.fragment.end):
+                pass
+
     async def test_tells_where_it_can_be_split(self) -> None:
         table = await seek_table(self.fragment, MemorySource(large_packed(ZSTD)))
         assert table is not None
