@@ -13,6 +13,7 @@ is a ``CorruptError``, and the decoder is spent.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol, assert_never
 
 import cramjam
@@ -237,15 +238,18 @@ class ZstdDecoder:
         # Bytes of a skippable frame that are still to come.
         self._skip = 0
         self._library = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX)
+        # Of a frame that is unpacked block by block, once its header was.
         self._frame: zstandard.ZstdDecompressionObj | None = None
         self._has_checksum = False
+        # How many bytes of the input are known to be whole blocks of a frame that is waited for, and its header.
+        self._walked = 0
 
     def feed(self, data: bytes | memoryview) -> None:
         self._input += data
 
     def read(self, limit: int) -> bytes:
         while not (piece := self._unpacked.read(limit)):
-            if not (self._unpack_blocks() if self._frame is not None else self._open_frame()):
+            if not (self._unpack_blocks() if self._frame is not None else self._open_frame(limit)):
                 return b""
         return piece
 
@@ -254,8 +258,12 @@ class ZstdDecoder:
             raise CorruptError("ends in the middle of a zstandard frame")
         return b""
 
-    def _open_frame(self) -> bool:
-        """Step over a header, or over something to skip; False if more input is needed."""
+    def _open_frame(self, limit: int) -> bool:
+        """Step over a header or over something to skip, or unpack a whole frame; False if more input is needed.
+
+        At one go, with the size known, a frame is unpacked to where it stays. Otherwise the library first unpacks it to
+        memory of its own.
+        """
         if self._skip:
             skipped = min(self._skip, len(self._input))
             del self._input[:skipped]
@@ -270,20 +278,42 @@ class ZstdDecoder:
             return True
         if magic != ZSTD_MAGIC:
             raise CorruptError("is not zstandard: a frame begins with the wrong bytes")
-        descriptor = self._input[4]
-        length = _zstd_header_bytes(descriptor)
+        length, size = _zstd_header(self._input)
         if len(self._input) < length:
             return False
-        self._has_checksum = bool(descriptor & _HAS_CHECKSUM)
+        if not self._walked:
+            self._has_checksum = bool(self._input[4] & _HAS_CHECKSUM)
+        if 0 < size <= limit:
+            return self._unpack_frame(length, size)
         if not self._verifies:
-            # The library is to see a frame without one.
-            self._input[4] &= ~_HAS_CHECKSUM
+            self._hide_checksum()
+        self._walked = 0
         self._frame = self._library.decompressobj()
-        self._decompress(length, length)
+        self._take(self._frame.decompress, length, length)
+        return True
+
+    def _hide_checksum(self) -> None:
+        """The library is to see a frame without one."""
+        self._input[4] &= ~_HAS_CHECKSUM
+
+    def _unpack_frame(self, header: int, size: int) -> bool:
+        """Unpack the frame of `size` that the input begins with; False if it is not all there."""
+        at, is_last = self._walked or header, False
+        while not is_last:
+            length, is_last = self._block_bytes(at)
+            if not length:
+                self._walked = at
+                return False
+            at += length
+        self._walked = 0
+        if not self._verifies:
+            self._hide_checksum()
+        self._take(self._library.decompress, at, self._shown(at, is_last))
         return True
 
     def _unpack_blocks(self) -> bool:
         """Unpack as many whole blocks as there are, up to what is good for one unit; False if there is none."""
+        assert self._frame is not None
         at, is_last = 0, False
         for _ in range(UNIT_BYTES_MAX // ZSTD_BLOCK_BYTES_MAX):
             length, is_last = self._block_bytes(at)
@@ -294,9 +324,8 @@ class ZstdDecoder:
                 break
         if not at:
             return False
-        unverified = _CHECKSUM_BYTES if is_last and self._has_checksum and not self._verifies else 0
-        frame = self._decompress(at, at - unverified)
-        if frame.eof != is_last or frame.unused_data:
+        self._take(self._frame.decompress, at, self._shown(at, is_last))
+        if self._frame.eof != is_last or self._frame.unused_data:
             raise CorruptError("is not zstandard: a frame does not end with its last block")
         if is_last:
             self._frame = None
@@ -311,24 +340,30 @@ class ZstdDecoder:
             return 0, False
         return (length, is_last) if len(self._input) >= at + length else (0, False)
 
-    def _decompress(self, length: int, shown: int) -> zstandard.ZstdDecompressionObj:
+    def _shown(self, length: int, is_last: bool) -> int:
+        """How much of that much input the library is shown: the rest is a checksum that is not to be verified."""
+        return length - _CHECKSUM_BYTES if is_last and self._has_checksum and not self._verifies else length
+
+    def _take(self, decompress: Callable[[memoryview], bytes], length: int, shown: int) -> None:
         """Have the library unpack the first `shown` bytes of the input, of which `length` are done with then."""
-        assert self._frame is not None
         try:
-            with memoryview(self._input) as packed:
-                self._unpacked.feed(self._frame.decompress(packed[:shown]))
+            with memoryview(self._input) as packed, packed[:shown] as part:
+                self._unpacked.feed(decompress(part))
         except zstandard.ZstdError as error:
-            raise CorruptError(f"is not zstandard: {error}") from error
+            # It says first that it is the decompressor, in two ways.
+            raise CorruptError(f"is not zstandard: {str(error).rpartition(': ')[2]}") from error
         del self._input[:length]
-        return self._frame
 
 
-def _zstd_header_bytes(descriptor: int) -> int:
-    """How long a frame's header is, by RFC 8878 §3.1.1.1."""
+def _zstd_header(data: bytearray) -> tuple[int, int]:
+    """How long the header of a frame is, by RFC 8878 §3.1.1.1, and the size of the content if it tells one: else 0."""
+    descriptor = data[4]
     is_single_segment = descriptor >> 5 & 1
     size_bytes = (is_single_segment, 2, 4, 8)[descriptor >> 6]
     dictionary_bytes = (0, 1, 2, 4)[descriptor & 3]
-    return 5 + (1 - is_single_segment) + dictionary_bytes + size_bytes
+    length = 5 + (1 - is_single_segment) + dictionary_bytes + size_bytes
+    size = int.from_bytes(data[length - size_bytes : length], "little")
+    return length, size + 256 if size_bytes == 2 else size
 
 
 class SnappyDecoder:

@@ -22,7 +22,7 @@ from typing import Protocol
 
 from fragment.decoder import UNIT_BYTES_MAX, decoder_of
 from fragment.stores.blob_store import BlobStore
-from fragment.zstd_frames import TAIL_BYTES, SeekTable, parse_tail, tail_bytes
+from fragment.zstd_frames import FRAME_BYTES_MAX, TAIL_BYTES, SeekTable, parse_tail, tail_bytes
 from protocol.codec import CompressionCodec
 from protocol.errors import CorruptError, InvariantError, ValidationError
 from protocol.fragment import Fragment
@@ -103,12 +103,12 @@ async def _read(
 
 
 def read_blocking(fragment: Fragment, source: BlockingSource, begin: int, end: int) -> Iterator[bytes]:
-    """The content [begin, end) in pieces of at most 1 MiB, for one who reads to the end: of a fragment that is read
+    """The content [begin, end) in pieces of at most 4 MiB, for one who reads to the end: of a fragment that is read
     whole nothing is verified before, as the SHA-1 covers what checksums of frames do."""
     if begin == end:
         return
     table = seek_table_blocking(fragment, source) if _wants_table(fragment, begin, end) else None
-    content = FragmentContent(fragment, begin, end, table, frame_sums=False)
+    content = FragmentContent(fragment, begin, end, table, frame_sums=False, piece_bytes=FRAME_BYTES_MAX)
     for chunk in source.open(content.extract.offset, content.extract.length):
         yield from content.advance((chunk,))
         while content.has_more:
@@ -166,9 +166,10 @@ class FragmentContent:
         *,
         sums: bool = True,
         frame_sums: bool = True,
+        piece_bytes: int = UNIT_BYTES_MAX,
     ) -> None:
-        """Of what is unpacked whole the SHA-1 is verified, if `sums`; and each frame's checksum, if `frame_sums`. Of
-        what is unpacked in part the latter always is."""
+        """In pieces of at most that many bytes. Of what is unpacked whole the SHA-1 is verified, if `sums`; and each
+        frame's checksum, if `frame_sums`. Of what is unpacked in part the latter always is."""
         if not fragment.begin <= begin < end <= fragment.end:
             raise InvariantError(f"[{begin}, {end}) does not lie in {fragment.content_name}")
         self.extract = _extract(fragment, begin, end, table)
@@ -179,6 +180,7 @@ class FragmentContent:
         self._fragment = fragment
         self._begin = begin
         self._end = end
+        self._piece_bytes = piece_bytes
         is_whole = (self.extract.begin, self.extract.end) == (fragment.begin, fragment.end)
         self._decoder = decoder_of(fragment.codec, verifies=frame_sums or not is_whole)
         self._at = self.extract.begin
@@ -219,7 +221,7 @@ class FragmentContent:
         stop = self._at + STEP_BYTES_MAX
         while self._at < stop and not self.is_done:
             # One byte beyond the end is enough to know that there is too much.
-            piece = self._decoder.read(min(UNIT_BYTES_MAX, self.extract.end - self._at + 1))
+            piece = self._decoder.read(min(self._piece_bytes, self.extract.end - self._at + 1))
             if not piece:
                 break
             self._barren = 0

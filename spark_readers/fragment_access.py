@@ -79,7 +79,7 @@ class FragmentAccess:
         self._expected: dict[_Expected, OpenedStream[bytes]] = {}
 
     def content(self, of: Fragment, begin: int, end: int) -> Iterator[bytes]:
-        """The content [begin, end), in pieces of at most 1 MiB. Errors name the object."""
+        """The content [begin, end), in pieces of at most 4 MiB. Errors name the object."""
         path = self.local_path(of)
         if path is not None:
             return self._local(of, path, begin, end)

@@ -13,13 +13,15 @@ from dataclasses import replace
 from typing import cast
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql import functions as F  # noqa: N812 -- as Spark's users know it
+from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 from protocol.codec import CompressionCodec
 from protocol.errors import ValidationError
 from spark_readers.fragment_access import fragment_access
 from spark_readers.packed_shape import looks_whole
 from spark_readers.read_options import Framing, ReadOptions
+from spark_readers.row_buffer import METADATA, OFFSETS
 from spark_readers.scan import journal_scans, resolve
 from spark_readers.session_zone import ZONE
 from spark_readers.source import FORMAT, register, schema_of
@@ -72,7 +74,11 @@ def read_journals(
             return spark.read.option("lineSep", "\n").text(paths)
     reader = spark.read.format(FORMAT).options(**given)
     schema = _schema(parsed, columns)
-    return (reader if schema is None else reader.schema(schema)).load()
+    if schema is None:
+        return reader.load()
+    if _may_be_gathered(parsed, schema):
+        return _spread(reader.schema(_gathered(schema)).load(), schema)
+    return reader.schema(schema).load()
 
 
 def _texts(options: Mapping[str, object]) -> dict[str, str]:
@@ -121,6 +127,27 @@ def _schema(options: ReadOptions, columns: Columns | None) -> StructType | None:
         if column not in known:
             raise ValidationError(f"no record has a field {column!r}: known are {', '.join(known)}", "columns")
     return StructType.fromJson({"type": "struct", "fields": [known[column] for column in columns]})
+
+
+def _may_be_gathered(options: ReadOptions, schema: StructType) -> bool:
+    """Whether nothing but places of lines is asked for."""
+    return (
+        options.framing is Framing.LINES
+        and any(field.name == "_offset" and isinstance(field.dataType, LongType) for field in schema)
+        and all(field.name in METADATA and field.name != "_timestamp" for field in schema)
+    )
+
+
+def _gathered(schema: StructType) -> StructType:
+    """Many offsets to a row. To take over a row costs Spark more than to find the line."""
+    many = StructField(OFFSETS, ArrayType(LongType()))
+    return StructType([many if field.name == "_offset" else field for field in schema])
+
+
+def _spread(gathered: DataFrame, schema: StructType) -> DataFrame:
+    return gathered.select(
+        *(F.explode(OFFSETS).alias(field.name) if field.name == "_offset" else field.name for field in schema)
+    )
 
 
 def _may_be_native(options: ReadOptions, columns: Columns | None) -> bool:

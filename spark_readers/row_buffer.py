@@ -26,6 +26,8 @@ METADATA = {
     "_timestamp": "timestamp",
 }
 """Columns that are not in messages, by name, with their types as in the JSON of a Spark schema."""
+OFFSETS = "_offsets"
+"""In the place of ``_offset`` where places of lines are all that is asked for: a row has those of many lines then."""
 
 
 class Place(NamedTuple):
@@ -95,12 +97,16 @@ class RowBuffer:
 
     def placed(self, begins: pa.Array, place: Place) -> pa.RecordBatch:
         """A batch of messages of which only their place is asked for, at once: there is nothing to wait for."""
-        columns = [
-            conformed(begins, field.type)
-            if field.name == "_offset"
-            else _repeated(_of_place(field.name), [(len(begins), place)], field.type)
-            for field in self._schema
-        ]
+        count = 1 if OFFSETS in self._schema.names else len(begins)
+        columns = []
+        for field in self._schema:
+            match field.name:
+                case "_offset":
+                    columns.append(conformed(begins, field.type))
+                case name if name == OFFSETS:
+                    columns.append(pa.ListArray.from_arrays(pa.array([0, len(begins)], pa.int32()), begins, field.type))
+                case name:
+                    columns.append(_repeated(_of_place(name), [(count, place)], field.type))
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     @property

@@ -36,7 +36,7 @@ from spark_readers.parse_columns import CORRUPT_RECORD, check_value_schema, read
 from spark_readers.path_keys import path_keys
 from spark_readers.piece_messages import expect_piece, extractor_of, piece_begins, piece_messages, run_uuids
 from spark_readers.read_options import Framing, Mode, ReadOptions
-from spark_readers.row_buffer import BATCH_ROWS, METADATA, Message, Place, RowBuffer, gathered, slices
+from spark_readers.row_buffer import BATCH_ROWS, METADATA, OFFSETS, Message, Place, RowBuffer, gathered, slices
 from spark_readers.run_summaries import tell_skipped
 from spark_readers.uuid_extract import Extractor
 
@@ -92,8 +92,10 @@ class _TaskReader:
         self._wants_places_only = (
             options.framing is Framing.LINES
             and not self._wants_uuids
-            and all(name in METADATA for name in schema.names)
+            and all(name in METADATA or name == OFFSETS for name in schema.names)
         )
+        if self._wants_places_only:
+            return
         if options.framing in (Framing.BYTES, Framing.LINES) or (
             options.framing is Framing.FIXED and not options.descriptor_file
         ):
