@@ -10,18 +10,19 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- as Spark's users know it
-from pyspark.sql.types import ArrayType, LongType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, StructField, StructType
 
 from protocol.codec import CompressionCodec
 from protocol.errors import ValidationError
+from protocol.fragment import Fragment
 from spark_readers.fragment_access import fragment_access
-from spark_readers.packed_shape import looks_whole
 from spark_readers.read_options import Framing, ReadOptions
-from spark_readers.row_buffer import METADATA, OFFSETS
+from spark_readers.row_buffer import MANY, METADATA
 from spark_readers.scan import journal_scans, resolve
 from spark_readers.session_zone import ZONE
 from spark_readers.source import FORMAT, register, schema_of
@@ -30,8 +31,6 @@ OffsetMap = Mapping[str, tuple[int, int]]
 Columns = str | StructType | Sequence[str]
 
 NATIVE_FILES_MAX = 10_000
-# Never snappy: Spark takes its frames for text, and reads garbage without an error.
-_NATIVE = (CompressionCodec.NONE, CompressionCodec.GZIP, CompressionCodec.ZSTANDARD)
 # Spark would take these for patterns.
 _GLOB = re.compile(r"[*?\[\]{}\\,]").search
 
@@ -76,9 +75,11 @@ def read_journals(
     schema = _schema(parsed, columns)
     if schema is None:
         return reader.load()
-    if _may_be_gathered(parsed, schema):
-        return _spread(reader.schema(_gathered(schema)).load(), schema)
-    return reader.schema(schema).load()
+    each = _gathered_column(parsed, schema)
+    if each is None:
+        return reader.schema(schema).load()
+    many = reader.schema(_gathered(schema, each)).load()
+    return many.select(*(F.explode(MANY[each]).alias(each) if name == each else name for name in schema.names))
 
 
 def _texts(options: Mapping[str, object]) -> dict[str, str]:
@@ -114,8 +115,9 @@ def _pinned(given: dict[str, str], offsets: OffsetMap) -> dict[str, str]:
 
 
 def _schema(options: ReadOptions, columns: Columns | None) -> StructType | None:
+    """None if the source is to find it out."""
     if columns is None:
-        return None
+        return StructType.fromJson(schema_of(options)) if options.framing is Framing.LINES else None
     if isinstance(columns, StructType):
         return columns
     if isinstance(columns, str):
@@ -129,24 +131,22 @@ def _schema(options: ReadOptions, columns: Columns | None) -> StructType | None:
     return StructType.fromJson({"type": "struct", "fields": [known[column] for column in columns]})
 
 
-def _may_be_gathered(options: ReadOptions, schema: StructType) -> bool:
-    """Whether nothing but places of lines is asked for."""
-    return (
-        options.framing is Framing.LINES
-        and any(field.name == "_offset" and isinstance(field.dataType, LongType) for field in schema)
-        and all(field.name in METADATA and field.name != "_timestamp" for field in schema)
-    )
+def _gathered_column(options: ReadOptions, schema: StructType) -> str | None:
+    """The one column with something else for each line, if there is just one: all others tell where lines are from."""
+    if options.framing is not Framing.LINES:
+        return None
+    kinds = {"_offset": (LongType,), "value": (StringType, BinaryType)}
+    each = [field for field in schema if field.name in kinds]
+    if len(each) != 1 or not isinstance(each[0].dataType, kinds[each[0].name]):
+        return None
+    others = all(field.name in METADATA and field.name != "_timestamp" for field in schema if field is not each[0])
+    return each[0].name if others else None
 
 
-def _gathered(schema: StructType) -> StructType:
-    """Many offsets to a row. To take over a row costs Spark more than to find the line."""
-    many = StructField(OFFSETS, ArrayType(LongType()))
-    return StructType([many if field.name == "_offset" else field for field in schema])
-
-
-def _spread(gathered: DataFrame, schema: StructType) -> DataFrame:
-    return gathered.select(
-        *(F.explode(OFFSETS).alias(field.name) if field.name == "_offset" else field.name for field in schema)
+def _gathered(schema: StructType, each: str) -> StructType:
+    """Many lines to a row: to take over a row costs Spark more than to find a line."""
+    return StructType(
+        [StructField(MANY[each], ArrayType(field.dataType)) if field.name == each else field for field in schema]
     )
 
 
@@ -162,25 +162,30 @@ def _may_be_native(options: ReadOptions, columns: Columns | None) -> bool:
 
 
 def _native_paths(options: ReadOptions) -> list[str] | None:
-    """The files of a scan, if it is made of whole ones that Spark reads right; None if any is not."""
+    """The files of a scan, if it is made of whole raw ones; None if any is not.
+
+    Of packed ones Spark's reader takes longer than ours, which verifies their SHA-1 besides: where nothing but a
+    newline is to end a line, it looks at each byte twice as long. And those of snappy it takes for text.
+    """
     access = fragment_access(options)
     paths: list[str] = []
     for scan in journal_scans(options):
         for piece in scan.pieces:
             of = piece.fragment
             # Whole is what is read, not what one piece of a cut fragment has.
-            if of is None or (piece.first, piece.last) != (of.begin, of.end) or of.codec not in _NATIVE:
+            if of is None or (piece.first, piece.last) != (of.begin, of.end) or of.codec is not CompressionCodec.NONE:
                 return None
             if not piece.emits or piece.begin != piece.first:
                 continue
             path = access.local_path(of)
-            if (
-                path is None
-                or _GLOB(str(path))
-                or len(paths) >= NATIVE_FILES_MAX
-                or not path.exists()
-                or not looks_whole(of, path)
-            ):
+            if path is None or _GLOB(str(path)) or len(paths) >= NATIVE_FILES_MAX or not _is_as_long_as_told(of, path):
                 return None
             paths.append(f"file://{path}")
     return paths or None
+
+
+def _is_as_long_as_told(of: Fragment, path: Path) -> bool:
+    try:
+        return path.stat().st_size == of.content_length
+    except OSError:
+        return False

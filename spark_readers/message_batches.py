@@ -91,13 +91,10 @@ def line_begins(content: Iterable[bytes], at: int, end: int, *, aligned: bool = 
         at, content = _next_line(content, at - 1)
     # Of the line under way.
     begin = at
-    is_newline = np.empty(BATCH_BYTES, np.bool_)
     for chunk in content:
         if begin >= end:
             return
-        if len(chunk) > len(is_newline):
-            is_newline = np.empty(-(-len(chunk) // _WORD_BYTES) * _WORD_BYTES, np.bool_)
-        begins = _newlines(chunk, is_newline)
+        begins = newlines(chunk)
         at += len(chunk)
         if len(begins):
             # The line that ends at a newline begins after the one before it.
@@ -110,16 +107,16 @@ def line_begins(content: Iterable[bytes], at: int, end: int, *, aligned: bool = 
         raise PartialMessageError(f"no newline ends the line that begins at offset {begin}")
 
 
-def _newlines(chunk: bytes, is_newline: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Where they are. `is_newline` is room for a flag for each byte, in whole words.
+def newlines(data: bytes) -> NDArray[np.int64]:
+    """Where they are.
 
     First which words have any, then where in those: few bytes are newlines, and to look for them word by word takes
     half as long.
     """
-    length = -(-len(chunk) // _WORD_BYTES) * _WORD_BYTES
-    np.equal(np.frombuffer(chunk, np.uint8), _NEWLINE, out=is_newline[: len(chunk)])
-    is_newline[len(chunk) : length] = False
-    words = is_newline[:length].view(np.uint64)
+    is_newline = np.empty(-(-len(data) // _WORD_BYTES) * _WORD_BYTES, np.bool_)
+    np.equal(np.frombuffer(data, np.uint8), _NEWLINE, out=is_newline[: len(data)])
+    is_newline[len(data) :] = False
+    words = is_newline.view(np.uint64)
     having = np.flatnonzero(words != 0)
     within = np.flatnonzero(words[having].view(np.bool_))
     at: NDArray[np.int64] = having[within >> 3]

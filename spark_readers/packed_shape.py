@@ -1,9 +1,8 @@
-"""Whether a stored file is as long as it should be, told from its outside.
+"""Whether a stored zstandard file is as long as it should be, told from its outside.
 
-Other programs' readers stop quietly where a zstandard file was cut short. Before one of them is given a file of ours,
-its frames and blocks are walked by their headers, which costs a few reads for each megabyte and unpacks nothing. As
-a file may have been cut right where a frame ends, the sizes that frames tell must add up to what its name says.
-Members of gzip are found by a search for their headers.
+Other programs' readers stop quietly where such a file was cut short. Before one of them is given a file of ours, its
+frames and blocks are walked by their headers, which costs a few reads for each megabyte and unpacks nothing. As a file
+may have been cut right where a frame ends, the sizes that frames tell must add up to what its name says.
 """
 
 from __future__ import annotations
@@ -19,15 +18,12 @@ import zstandard
 
 from fragment.decoder import ZSTD_MAGIC
 from fragment.zstd_frames import SKIPPABLE_MAGIC
-from protocol.codec import CompressionCodec
 from protocol.fragment import Fragment
 
 LAST_FRAME_BYTES_MAX = 8 << 20
 """Of content that is unpacked to see its last byte. Our own frames are half as long."""
 
 _RLE_BLOCK = 1
-_GZIP_HEADER_BYTES = 10
-_GZIP_BYTES_MIN = 18
 
 
 class _Frame(NamedTuple):
@@ -39,73 +35,31 @@ class _Frame(NamedTuple):
     has_checksum: bool
 
 
-def looks_whole(of: Fragment, path: Path) -> bool:
-    """False also for what cannot be told: our own decoder then finds out, and says what is wrong."""
-    size = os.path.getsize(path)
-    if not size:
+def checks_itself(of: Fragment, path: Path) -> bool:
+    """Whether whoever unpacks the file either gets all of its lines, and the right ones, or fails.
+
+    Each frame has a checksum for that, and a newline ends the last one: of other lines readers make a row as well.
+    False also for what cannot be told: our own decoder then finds out, and says what is wrong.
+    """
+    if not os.path.getsize(path):
         return False
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        match of.codec:
-            case CompressionCodec.NONE:
-                return size == of.content_length
-            case CompressionCodec.GZIP:
-                return _gzip_content_bytes(data, size) == of.content_length & 0xFFFF_FFFF
-            case CompressionCodec.ZSTANDARD:
-                return _zstd_content_bytes(data, size) == of.content_length
-            case _:
-                return False
-
-
-def checks_itself(path: Path) -> bool:
-    """Whether every frame of a zstandard file that looks whole has a checksum, which whoever unpacks it verifies."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return all(frame.has_checksum for frame in _frames(data, len(data)) if frame.content_bytes != 0)
-
-
-def last_byte(of: Fragment, path: Path) -> bytes:
-    """The last one of the content of a file that looks whole; none if it takes more than a frame to tell."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        if of.codec is CompressionCodec.NONE:
-            return data[-1:]
-        if of.codec is not CompressionCodec.ZSTANDARD:
-            return b""
+        content = 0
         last = None
         for frame in _frames(data, len(data)):
-            last = frame if frame.content_bytes != 0 else last
-        if last is None or last.content_bytes is None or last.content_bytes > LAST_FRAME_BYTES_MAX:
-            return b""
+            if frame.end > len(data) or frame.content_bytes is None:
+                return False
+            if frame.content_bytes:
+                if not frame.has_checksum:
+                    return False
+                content += frame.content_bytes
+                last = frame
+        if content != of.content_length or last is None or (last.content_bytes or 0) > LAST_FRAME_BYTES_MAX:
+            return False
         try:
-            return zstandard.ZstdDecompressor().decompress(data[last.begin : last.end])[-1:]
+            return zstandard.ZstdDecompressor().decompress(data[last.begin : last.end]).endswith(b"\n")
         except zstandard.ZstdError:
-            return b""
-
-
-def _gzip_content_bytes(data: mmap.mmap, size: int) -> int:
-    """As the members say, each in its last four bytes, as 32 bits.
-
-    Where members begin is told by their headers, which are all the same if one program wrote them at one go. If they
-    are not, or content looks like one by chance, the sum is wrong: then our own decoder has to find out.
-    """
-    if size < _GZIP_BYTES_MIN:
-        return -1
-    header = data[:_GZIP_HEADER_BYTES]
-    (content,) = unpack_from("<I", data, size - 4)
-    at = data.find(header, _GZIP_BYTES_MIN)
-    while at >= 0:
-        content += unpack_from("<I", data, at - 4)[0]
-        at = data.find(header, at + _GZIP_BYTES_MIN)
-    return int(content) & 0xFFFF_FFFF
-
-
-def _zstd_content_bytes(data: mmap.mmap, size: int) -> int | None:
-    """As the headers of frames say; None if one does not, or the file does not end where a frame does."""
-    content = end = 0
-    for frame in _frames(data, size):
-        if frame.content_bytes is None:
-            return None
-        content += frame.content_bytes
-        end = frame.end
-    return content if end == size else None
+            return False
 
 
 def _frames(data: mmap.mmap, size: int) -> Iterator[_Frame]:

@@ -58,6 +58,11 @@ def piece_begins(access: FragmentAccess, journal: str, piece: Piece) -> Iterator
     return _of_piece(access, journal, piece, Framing.LINES, None, _begins)
 
 
+def piece_lines(access: FragmentAccess, journal: str, piece: Piece) -> Iterator[LineBlock]:
+    """Its lines, many at once."""
+    return _of_piece(access, journal, piece, Framing.LINES, None, _blocks)
+
+
 def _of_piece(
     access: FragmentAccess,
     journal: str,
@@ -196,7 +201,7 @@ def _piece_uuids(
 ) -> Iterator[tuple[Int64s, UuidColumns]]:
     """Where its messages begin, and their UUIDs. Of JSON without an object for each line."""
     if isinstance(extract, JsonUuids):
-        for block in _of_piece(access, journal, piece, framing, None, _blocks):
+        for block in piece_lines(access, journal, piece):
             uuids, begins = extract.of_lines(block.data)
             yield begins + block.begin, uuids
     else:

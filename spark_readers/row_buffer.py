@@ -14,6 +14,7 @@ from spark_readers.read_options import Framing, Mode, ReadOptions
 BATCH_BYTES = 8 << 20
 """A query of DuckDB costs milliseconds before its first row, so a batch is worth some."""
 BATCH_ROWS = 131_072
+GATHERED_BYTES = 1 << 20
 SLICE_BYTES = 1 << 20
 """Of messages that are added at once, so that a batch is not much larger than it should be."""
 
@@ -26,8 +27,8 @@ METADATA = {
     "_timestamp": "timestamp",
 }
 """Columns that are not in messages, by name, with their types as in the JSON of a Spark schema."""
-OFFSETS = "_offsets"
-"""In the place of ``_offset`` where places of lines are all that is asked for: a row has those of many lines then."""
+MANY = {"_offset": "_offsets", "value": "_values"}
+"""In the place of a column of lines, one with an array: a row of it has many lines, from one place."""
 
 
 class Place(NamedTuple):
@@ -95,18 +96,22 @@ class RowBuffer:
         else:
             self._places.append((len(payloads), place))
 
-    def placed(self, begins: pa.Array, place: Place) -> pa.RecordBatch:
-        """A batch of messages of which only their place is asked for, at once: there is nothing to wait for."""
-        count = 1 if OFFSETS in self._schema.names else len(begins)
+    def placed(self, begins: pa.Array, values: pa.Array | None, place: Place) -> pa.RecordBatch:
+        """A batch of messages without UUIDs, of which each is one value, if that is asked for."""
+        of_lines = {"_offset": begins, "value": values}
+        of_many = {MANY[name]: column for name, column in of_lines.items()}
+        count = 1 if any(name in of_many for name in self._schema.names) else len(begins)
         columns = []
         for field in self._schema:
-            match field.name:
-                case "_offset":
-                    columns.append(conformed(begins, field.type))
-                case name if name == OFFSETS:
-                    columns.append(pa.ListArray.from_arrays(pa.array([0, len(begins)], pa.int32()), begins, field.type))
-                case name:
-                    columns.append(_repeated(_of_place(name), [(count, place)], field.type))
+            if field.name in of_lines:
+                columns.append(conformed(of_lines[field.name], field.type))
+            elif field.name in of_many:
+                ends = pa.array([0, len(begins)], pa.int32())
+                columns.append(pa.ListArray.from_arrays(ends, of_many[field.name], field.type))
+            elif field.name == "_timestamp":
+                columns.append(pa.nulls(count, field.type))
+            else:
+                columns.append(_repeated(_of_place(field.name), [(count, place)], field.type))
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     @property
@@ -168,18 +173,20 @@ def slices(payloads: Sequence[bytes]) -> Iterator[tuple[int, int]]:
     yield begin, len(payloads)
 
 
-def gathered(arrays: Iterable[pa.Array], count_min: int) -> Iterator[pa.Array]:
-    """The same values in as few arrays as have so many each: every batch costs Spark a good part of a millisecond."""
-    held: list[pa.Array] = []
-    count = 0
-    for array in arrays:
-        held.append(array)
-        count += len(array)
-        if count >= count_min:
-            yield pa.concat_arrays(held)
-            held, count = [], 0
-    if count:
-        yield pa.concat_arrays(held)
+def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches: each costs Spark a good part of a millisecond."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        held.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= BATCH_ROWS or size >= GATHERED_BYTES:
+            yield pa.concat_batches(held) if len(held) > 1 else batch
+            held = []
+            rows = size = 0
+    if held:
+        yield pa.concat_batches(held)
 
 
 def _of_place(name: str) -> Callable[[Place], Any]:

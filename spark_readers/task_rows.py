@@ -10,12 +10,14 @@ from __future__ import annotations
 import gc
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
 from itertools import groupby
 from pathlib import Path
+from typing import TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -29,18 +31,28 @@ from spark_readers.commit_sieve import CommitSieve
 from spark_readers.foresight import Foresight
 from spark_readers.fragment_access import FragmentAccess, fragment_access, object_name
 from spark_readers.fragment_task import FragmentTask, Piece, Run
+from spark_readers.line_columns import line_columns
 from spark_readers.local_copy import local_copy
 from spark_readers.message_batches import MessageBatch, PartialMessageError
-from spark_readers.packed_shape import checks_itself, last_byte, looks_whole
+from spark_readers.packed_shape import checks_itself
 from spark_readers.parse_columns import CORRUPT_RECORD, check_value_schema, read_json_file
 from spark_readers.path_keys import path_keys
-from spark_readers.piece_messages import expect_piece, extractor_of, piece_begins, piece_messages, run_uuids
+from spark_readers.piece_messages import (
+    expect_piece,
+    extractor_of,
+    piece_begins,
+    piece_lines,
+    piece_messages,
+    run_uuids,
+)
 from spark_readers.read_options import Framing, Mode, ReadOptions
-from spark_readers.row_buffer import BATCH_ROWS, METADATA, OFFSETS, Message, Place, RowBuffer, gathered, slices
+from spark_readers.row_buffer import MANY, METADATA, Message, Place, RowBuffer, gathered, slices
 from spark_readers.run_summaries import tell_skipped
 from spark_readers.uuid_extract import Extractor
 
 log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 WAITING_BYTES_MAX = 64 << 20
 """Of messages whose acknowledgement was not met yet. Beyond it, the rest of the run is looked through for it, once."""
@@ -56,10 +68,8 @@ def task_rows(task: FragmentTask, schema: pa.Schema, options: ReadOptions) -> It
     _begin_process()
     reader = _TaskReader(schema, options, [piece for run in task.runs for piece in run.pieces])
     try:
-        reader.expect_next()
-        for run in task.runs:
-            yield from reader.run(run)
-        yield from reader.rest()
+        rows = reader.rows(task)
+        yield from gathered(rows) if options.framing is Framing.LINES else rows
     finally:
         reader.close()
     reader.tell()
@@ -88,19 +98,18 @@ class _TaskReader:
         self._extract: Extractor = extractor_of(options)
         self._buffer = RowBuffer(schema, options)
         self._wants_uuids = "_timestamp" in schema.names
-        # Of JSON one would have to see which lines are blank.
-        self._wants_places_only = (
-            options.framing is Framing.LINES
-            and not self._wants_uuids
-            and all(name in METADATA or name == OFFSETS for name in schema.names)
-        )
-        if self._wants_places_only:
-            return
         if options.framing in (Framing.BYTES, Framing.LINES) or (
             options.framing is Framing.FIXED and not options.descriptor_file
         ):
-            data = pa.schema([field for field in schema if field.name not in METADATA])
+            arrays = MANY.values() if options.framing is Framing.LINES else ()
+            data = pa.schema([field for field in schema if field.name not in METADATA and field.name not in arrays])
             check_value_schema(data, options.framing)
+
+    def rows(self, task: FragmentTask) -> Iterator[pa.RecordBatch]:
+        self.expect_next()
+        for run in task.runs:
+            yield from self.run(run)
+        yield from self.rest()
 
     def run(self, run: Run) -> Iterator[pa.RecordBatch]:
         self._readable = {}
@@ -113,9 +122,8 @@ class _TaskReader:
                 yield from self._from_file(piece)
                 continue
             place = _place(run, piece)
-            if self._wants_places_only:
-                for begins in gathered(self._begins(run, piece), BATCH_ROWS):
-                    yield self._buffer.placed(begins, place)
+            if self._options.framing is Framing.LINES:
+                yield from self._lines(run, piece, place)
                 continue
             for batch in self._messages(run, piece):
                 uuids = self._extract(batch.payloads).to_list() if self._wants_uuids else ()
@@ -191,19 +199,25 @@ class _TaskReader:
         foresight.end(run.stretch.settlement)
         sieve.foresee(foresight, delivered)
 
-    def _messages(self, run: Run, piece: Piece) -> Iterator[MessageBatch]:
-        if not self._is_readable(run, piece):
+    def _lines(self, run: Run, piece: Piece, place: Place) -> Iterator[pa.RecordBatch]:
+        kind = next((_value_type(field) for field in self._schema if field.name in ("value", MANY["value"])), None)
+        if kind is None:
+            for begins in self._whole(run, piece, lambda: piece_begins(self._access, run.journal, piece)):
+                yield self._buffer.placed(begins, None, place)
             return
-        try:
-            yield from piece_messages(self._access, run.journal, piece, self._options.framing)
-        except PartialMessageError as error:
-            self._drop_rest(error)
+        for block in self._whole(run, piece, lambda: piece_lines(self._access, run.journal, piece)):
+            lines = line_columns(block, kind)
+            yield self._buffer.placed(lines.begins, lines.values, place)
 
-    def _begins(self, run: Run, piece: Piece) -> Iterator[pa.Array]:
+    def _messages(self, run: Run, piece: Piece) -> Iterator[MessageBatch]:
+        return self._whole(run, piece, lambda: piece_messages(self._access, run.journal, piece, self._options.framing))
+
+    def _whole(self, run: Run, piece: Piece, read: Callable[[], Iterator[_T]]) -> Iterator[_T]:
+        """What is read of a piece, if all of it can be, or up to where a message is not whole."""
         if not self._is_readable(run, piece):
             return
         try:
-            yield from piece_begins(self._access, run.journal, piece)
+            yield from read()
         except PartialMessageError as error:
             self._drop_rest(error)
 
@@ -278,19 +292,28 @@ class _TaskReader:
         path = self._access.local_path(of)
         if of.codec is CompressionCodec.ZSTANDARD:
             packed = path or stack.enter_context(local_copy(self._access.packed(of)))
-            if looks_whole(of, packed) and checks_itself(packed) and last_byte(of, packed) == b"\n":
+            if checks_itself(of, packed):
                 return packed, of.codec.suffix
-        raw = replace(of, codec=CompressionCodec.NONE)
         if of.codec is CompressionCodec.NONE and path is not None:
             with path.open("rb") as file:
                 is_right = hashlib.file_digest(file, "sha1").digest() == of.sum
         else:
             path = stack.enter_context(local_copy(self._access.content(of, of.begin, of.end)))
             is_right = True
-        return (path, raw.codec.suffix) if is_right and last_byte(raw, path) == b"\n" else None
+        return (path, CompressionCodec.NONE.suffix) if is_right and _ends_a_line(path) else None
 
 
 _DUCKDB_CODECS = (CompressionCodec.NONE, CompressionCodec.GZIP, CompressionCodec.ZSTANDARD)
+
+
+def _ends_a_line(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() == b"\n"
+
+
+def _value_type(field: pa.Field) -> pa.DataType:
+    return field.type.value_type if pa.types.is_list(field.type) else field.type
 
 
 def _identity_of_place(message: Message) -> int:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gzip
 import logging
 import random
 from datetime import UTC, datetime
@@ -22,7 +21,7 @@ from protocol.errors import CorruptError, UnavailableError, ValidationError
 from spark_readers.fragment_task import FragmentTask
 from spark_readers.local_copy import local_folder
 from spark_readers.message_batches import GARBAGE_BYTES_MAX
-from spark_readers.packed_shape import looks_whole
+from spark_readers.packed_shape import checks_itself
 from spark_readers.proto_columns import message_class, proto_schema
 from spark_readers.scan import inferred_schema, plan_tasks
 from spark_readers.scan_plan import DataLossError
@@ -512,37 +511,58 @@ def test_a_column_that_lines_do_not_have_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_was_cut_short_is_told_from_the_outside(tmp_path: Path) -> None:
-    content = json_lines(1 << 20)
-    for codec in (NONE, GZIP, ZSTD):
-        of, path = put(tmp_path, JOURNAL, 0, [content], codec)
-        assert looks_whole(of, path)
-        whole = path.read_bytes()
-        for length in (0, 3, len(whole) // 2, len(whole) - 1):
-            path.write_bytes(whole[:length])
-            assert not looks_whole(of, path), (codec, length)
+    content = json_lines((1 << 20) + 1000)
+    content = content[: content.rindex(b"\n") + 1]
+    of, path = put(tmp_path, JOURNAL, 0, [content], ZSTD)
+    assert checks_itself(of, path)
+    whole = path.read_bytes()
+    for length in (0, 3, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        assert not checks_itself(of, path), length
     # So does each frame: one may be the last that is left.
     of, path = put(tmp_path, JOURNAL, 0, [content] * 5, ZSTD)
     whole = path.read_bytes()
     frames = [at for at in range(len(whole)) if whole.startswith(b"\x28\xb5\x2f\xfd", at)]
     assert len(frames) == 5
-    assert looks_whole(of, path)
+    assert checks_itself(of, path)
     for length in frames[1:]:
         path.write_bytes(whole[:length])
-        assert not looks_whole(of, path), length
-    # One that does not tell is for our own decoder.
-    path.write_bytes(zstandard.ZstdCompressor(write_content_size=False).compress(content * 5))
-    assert not looks_whole(of, path)
-    # Of several members each tells its own length, also if the file was cut right where one ends.
-    of, path = put(tmp_path, JOURNAL, 0, [content], GZIP)
-    first, second = (gzip.compress(part, mtime=0) for part in (content[:1000], content[1000:]))
-    path.write_bytes(first + second)
-    assert looks_whole(of, path)
-    for length in (len(first), len(first) + 9, len(first) + 18, len(first + second) - 1):
-        path.write_bytes((first + second)[:length])
-        assert not looks_whole(of, path), length
-    # One that does not begin as the others do is not seen: our own decoder reads those.
-    path.write_bytes(first + gzip.compress(content[1000:], mtime=1))
-    assert not looks_whole(of, path)
+        assert not checks_itself(of, path), length
+    # One that does not tell its size, has no checksum or ends within a line is for our own decoder.
+    for sized, summed in ((False, True), (True, False)):
+        packer = zstandard.ZstdCompressor(write_content_size=sized, write_checksum=summed)
+        path.write_bytes(packer.compress(content * 5))
+        assert not checks_itself(of, path), (sized, summed)
+    path.write_bytes(zstandard.ZstdCompressor(write_checksum=True).compress(content * 5))
+    assert checks_itself(of, path)
+    of, path = put(tmp_path, JOURNAL, 0, [content, b"no newline"], ZSTD)
+    assert not checks_itself(of, path)
+
+
+def test_lines_are_columns_as_they_are_messages(tmp_path: Path) -> None:
+    """Many at once, or, where some are no text, one by one; from fragments that share batches, or fill several."""
+    part = [b"\n", "sch\u00f6n\n".encode(), b"two\rparts\n", b"\xc3\n", b"\xa9\n", b"x" * 3000 + b"\n"]
+    begin = 0
+    for number in range(8):
+        of, _ = put(tmp_path, JOURNAL, begin, part if number % 3 else part[:3] * 50_000, (NONE, GZIP, ZSTD)[number % 3])
+        begin = of.end
+    content = b"".join(b"".join(part if number % 3 else part[:3] * 50_000) for number in range(8))
+    lines = content.split(b"\n")[:-1]
+    begins = list(accumulate((len(line) + 1 for line in lines), initial=0))[:-1]
+    expected = [{"value": line.decode(errors="replace"), "_offset": at} for line, at in zip(lines, begins, strict=True)]
+    options = options_of(path=tmp_path)
+    assert rows_of(options, LINES) == expected
+    raw = rows_of(options, pa.schema([("value", pa.binary()), ("_timestamp", pa.timestamp("us", "UTC"))]))
+    assert raw == [{"value": line, "_timestamp": None} for line in lines]
+    assert [row["_offset"] for row in rows_of(options, pa.schema([("_offset", pa.int64())]))] == begins
+    for name, kind, of_lines in (
+        ("_offsets", pa.int64(), begins),
+        ("_values", pa.string(), [row["value"] for row in expected]),
+        ("_values", pa.binary(), lines),
+    ):
+        many = rows_of(options, pa.schema([(name, pa.list_(kind)), ("_journal", pa.string())]))
+        assert [line for row in many for line in row[name]] == of_lines
+        assert {row["_journal"] for row in many} == {JOURNAL}
 
 
 def test_copies_of_objects_are_on_a_disk() -> None:
