@@ -26,8 +26,9 @@ from protocol.codec import CompressionCodec
 from protocol.errors import CorruptError, ValidationError
 
 UNIT_BYTES_MAX = 1 << 20
-"""What a decoder may unpack at once. Small enough to hold for every reader, and large enough that threads which
-share the interpreter do not spend their time handing it to and fro."""
+"""What a decoder may unpack at once, but for a zstandard frame that tells its size, if all of it is asked for. Small
+enough to hold for every reader, and large enough that threads which share the interpreter do not spend their time
+handing it to and fro."""
 
 ZSTD_WINDOW_BYTES_MAX = 128 << 20
 """What a hostile frame can make us set aside, and as much as the zstd program grants without being told to."""

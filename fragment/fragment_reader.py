@@ -22,7 +22,7 @@ from typing import Protocol
 
 from fragment.decoder import UNIT_BYTES_MAX, decoder_of
 from fragment.stores.blob_store import BlobStore
-from fragment.zstd_frames import FRAME_BYTES_MAX, TAIL_BYTES, SeekTable, parse_tail, tail_bytes
+from fragment.zstd_frames import TAIL_BYTES, SeekTable, parse_tail, tail_bytes
 from protocol.codec import CompressionCodec
 from protocol.errors import CorruptError, InvariantError, ValidationError
 from protocol.fragment import Fragment
@@ -80,7 +80,8 @@ async def read(
 async def read_unsummed(
     fragment: Fragment, source: ByteSource, begin: int, end: int, *, executor: Executor | None = None
 ) -> AsyncGenerator[bytes, None]:
-    """The same without a SHA-1: for one who goes on elsewhere after a failure, and sums up all he was given."""
+    """The same without any sum of what is unpacked whole: for one who goes on elsewhere after a failure, and sums up
+    all he was given."""
     async with aclosing(_read(fragment, source, begin, end, executor, sums=False)) as pieces:
         async for piece in pieces:
             yield piece
@@ -102,13 +103,15 @@ async def _read(
             yield piece
 
 
-def read_blocking(fragment: Fragment, source: BlockingSource, begin: int, end: int) -> Iterator[bytes]:
-    """The content [begin, end) in pieces of at most 4 MiB, for one who reads to the end: of a fragment that is read
-    whole nothing is verified before, as the SHA-1 covers what checksums of frames do."""
+def read_blocking(
+    fragment: Fragment, source: BlockingSource, begin: int, end: int, piece_bytes: int = UNIT_BYTES_MAX
+) -> Iterator[bytes]:
+    """The content [begin, end) in pieces of at most so many bytes, for one who reads to the end: of a fragment that is
+    read whole nothing is verified before, as the SHA-1 covers what checksums of frames do."""
     if begin == end:
         return
     table = seek_table_blocking(fragment, source) if _wants_table(fragment, begin, end) else None
-    content = FragmentContent(fragment, begin, end, table, frame_sums=False, piece_bytes=FRAME_BYTES_MAX)
+    content = FragmentContent(fragment, begin, end, table, frame_sums=False, piece_bytes=piece_bytes)
     for chunk in source.open(content.extract.offset, content.extract.length):
         yield from content.advance((chunk,))
         while content.has_more:

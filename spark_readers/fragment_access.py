@@ -19,6 +19,7 @@ from broker.client.client import Client
 from broker.client.fragment_url import FragmentUrls
 from broker.client.retrying_read import Jump
 from broker.client.settings import ClientSettings
+from fragment.decoder import UNIT_BYTES_MAX
 from fragment.fragment_reader import (
     BlockingSource,
     ByteSource,
@@ -78,11 +79,11 @@ class FragmentAccess:
         # By the one thread that reads a task. Others find nothing here.
         self._expected: dict[_Expected, OpenedStream[bytes]] = {}
 
-    def content(self, of: Fragment, begin: int, end: int) -> Iterator[bytes]:
-        """The content [begin, end), in pieces of at most 4 MiB. Errors name the object."""
+    def content(self, of: Fragment, begin: int, end: int, piece_bytes: int = UNIT_BYTES_MAX) -> Iterator[bytes]:
+        """The content [begin, end), in pieces of at most 1 MiB, or of files so many bytes. Errors name the object."""
         path = self.local_path(of)
         if path is not None:
-            return self._local(of, path, begin, end)
+            return self._local(of, path, begin, end, piece_bytes)
         pieces = self._expected_or(("content", of, begin, end), lambda: self._remote(of, begin, end))
         return _summed(of, pieces) if (begin, end) == (of.begin, of.end) else pieces
 
@@ -190,10 +191,10 @@ class FragmentAccess:
             async for chunk in stream:
                 yield chunk
 
-    def _local(self, of: Fragment, path: Path, begin: int, end: int) -> Iterator[bytes]:
+    def _local(self, of: Fragment, path: Path, begin: int, end: int, piece_bytes: int) -> Iterator[bytes]:
         try:
             with _File(path) as source:
-                yield from read_blocking(of, source, begin, end)
+                yield from read_blocking(of, source, begin, end, piece_bytes)
         except FileNotFoundError as error:
             raise self._missing(of) from error
         except OSError as error:

@@ -79,7 +79,8 @@ def read_journals(
     if each is None:
         return reader.schema(schema).load()
     many = reader.schema(_gathered(schema, each)).load()
-    return many.select(*(F.explode(MANY[each]).alias(each) if name == each else name for name in schema.names))
+    spread = F.explode(MANY[each]).alias(each, metadata=schema[each].metadata)
+    return many.select(*(spread if name == each else name for name in schema.names))
 
 
 def _texts(options: Mapping[str, object]) -> dict[str, str]:
@@ -146,7 +147,10 @@ def _gathered_column(options: ReadOptions, schema: StructType) -> str | None:
 def _gathered(schema: StructType, each: str) -> StructType:
     """Many lines to a row: to take over a row costs Spark more than to find a line."""
     return StructType(
-        [StructField(MANY[each], ArrayType(field.dataType)) if field.name == each else field for field in schema]
+        [
+            StructField(MANY[each], ArrayType(field.dataType, field.nullable)) if field.name == each else field
+            for field in schema
+        ]
     )
 
 

@@ -30,7 +30,7 @@ def line_columns(block: LineBlock, kind: pa.DataType) -> LineColumns:
 
 def _values(data: bytes, ends: np.ndarray[tuple[int], np.dtype[np.int64]], kind: pa.DataType) -> pa.Array:
     # Judged with its newlines, as what they part is no letter.
-    if kind == pa.string() and not (data.isascii() or _is_utf8(data)):
+    if kind == pa.string() and not (data.isascii() or _is_text(data)):
         return texts(data.split(b"\n")[:-1])
     offsets = np.empty(len(ends) + 1, np.int32)
     offsets[0] = 0
@@ -40,9 +40,11 @@ def _values(data: bytes, ends: np.ndarray[tuple[int], np.dtype[np.int64]], kind:
     return pa.Array.from_buffers(kind, len(ends), buffers)
 
 
-def _is_utf8(data: bytes) -> bool:
+def _is_text(data: bytes) -> bool:
+    """Without a string of it, which takes four bytes for each if one letter needs them."""
+    ends = pa.py_buffer(np.array([0, len(data)], np.int32))
     try:
-        data.decode()
-    except UnicodeDecodeError:
+        pa.StringArray.from_buffers(1, ends, pa.py_buffer(data)).validate(full=True)
+    except pa.ArrowInvalid:
         return False
     return True

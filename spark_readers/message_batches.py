@@ -21,7 +21,7 @@ from consumer.message.frame import FRAME_BYTES_MAX, Frame, Skipped
 from protocol.errors import CorruptError
 
 BATCH_BYTES = 1 << 20
-"""Of content before a batch is made. Larger ones leave the processor's cache."""
+"""Of content before a batch is made."""
 
 
 GARBAGE_BYTES_MAX = 64 << 10

@@ -12,6 +12,7 @@ import pyarrow as pa
 from consumer.message.csv_framing import CsvDecoder
 from consumer.message.fixed_framing import FixedDecoder
 from consumer.message.message_uuid import MessageUUID
+from fragment.decoder import UNIT_BYTES_MAX
 from fragment.zstd_frames import SeekTable
 from protocol.codec import CompressionCodec
 from protocol.errors import CorruptError
@@ -32,6 +33,10 @@ from spark_readers.read_options import Framing, Mode, ReadOptions
 from spark_readers.uuid_extract import Extractor, Int64s, JsonUuids, UuidColumns, csv_uuids, no_uuids
 
 _T = TypeVar("_T")
+
+LINES_BYTES = 2 << 20
+"""Of content at once, where no object is made for each line: as much as most frames of zstandard have, which then need
+not be cut."""
 
 
 def extractor_of(options: ReadOptions) -> Extractor:
@@ -55,12 +60,12 @@ def piece_messages(
 
 def piece_begins(access: FragmentAccess, journal: str, piece: Piece) -> Iterator[pa.Array]:
     """Where its lines begin."""
-    return _of_piece(access, journal, piece, Framing.LINES, None, _begins)
+    return _of_piece(access, journal, piece, Framing.LINES, None, _begins, LINES_BYTES)
 
 
 def piece_lines(access: FragmentAccess, journal: str, piece: Piece) -> Iterator[LineBlock]:
     """Its lines, many at once."""
-    return _of_piece(access, journal, piece, Framing.LINES, None, _blocks)
+    return _of_piece(access, journal, piece, Framing.LINES, None, _blocks, LINES_BYTES)
 
 
 def _of_piece(
@@ -70,6 +75,7 @@ def _of_piece(
     framing: Framing,
     begin: int | None,
     made: Callable[[Iterator[bytes], int, int, bool], Iterator[_T]],
+    piece_bytes: int = UNIT_BYTES_MAX,
 ) -> Iterator[_T]:
     of = piece.fragment
     found, end = piece_bounds(access, piece)
@@ -78,7 +84,7 @@ def _of_piece(
     if at >= end:
         return
     first, last = _content_range(piece, framing, at, end, aligned)
-    source = access.fresh(journal, first, last) if of is None else access.content(of, first, last)
+    source = access.fresh(journal, first, last) if of is None else access.content(of, first, last, piece_bytes)
     try:
         yield from made(source, at, end, aligned)
     except CorruptError as error:
@@ -201,7 +207,7 @@ def _piece_uuids(
 ) -> Iterator[tuple[Int64s, UuidColumns]]:
     """Where its messages begin, and their UUIDs. Of JSON without an object for each line."""
     if isinstance(extract, JsonUuids):
-        for block in piece_lines(access, journal, piece):
+        for block in _of_piece(access, journal, piece, framing, None, _blocks):
             uuids, begins = extract.of_lines(block.data)
             yield begins + block.begin, uuids
     else:

@@ -15,6 +15,7 @@ BATCH_BYTES = 8 << 20
 """A query of DuckDB costs milliseconds before its first row, so a batch is worth some."""
 BATCH_ROWS = 131_072
 GATHERED_BYTES = 1 << 20
+"""Of lines that are a batch: more in one are read no sooner."""
 SLICE_BYTES = 1 << 20
 """Of messages that are added at once, so that a batch is not much larger than it should be."""
 
@@ -96,8 +97,13 @@ class RowBuffer:
         else:
             self._places.append((len(payloads), place))
 
-    def placed(self, begins: pa.Array, values: pa.Array | None, place: Place) -> pa.RecordBatch:
-        """A batch of messages without UUIDs, of which each is one value, if that is asked for."""
+    def placed(self, begins: pa.Array, values: pa.Array | None, place: Place) -> Iterator[pa.RecordBatch]:
+        """Batches of messages without UUIDs, of which each is one value, if that is asked for."""
+        for at in range(0, len(begins), BATCH_ROWS):
+            part = None if values is None else values.slice(at, BATCH_ROWS)
+            yield self._placed(begins.slice(at, BATCH_ROWS), part, place)
+
+    def _placed(self, begins: pa.Array, values: pa.Array | None, place: Place) -> pa.RecordBatch:
         of_lines = {"_offset": begins, "value": values}
         of_many = {MANY[name]: column for name, column in of_lines.items()}
         count = 1 if any(name in of_many for name in self._schema.names) else len(begins)

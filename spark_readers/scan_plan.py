@@ -157,7 +157,8 @@ def _fresh(begin: int, end: int) -> Piece:
 def _split(of: Fragment, begin: int, end: int, options: ReadOptions) -> Iterator[Piece]:
     """Raw fragments are cut anywhere and zstandard ones near where frames begin: whoever reads a piece looks for the
     next message or frame, and those who read the pieces beside it find the same."""
-    count = -(-(end - begin) // options.split_bytes)
+    # As many as come closest to the size of a split: more would be packed together again.
+    count = (end - begin + options.split_bytes // 2) // options.split_bytes
     if count <= 1 or not _can_split(of.codec, options):
         yield Piece(of, begin, end, begin, end)
         return

@@ -61,7 +61,7 @@ MESSAGE_BYTES = 200
 FILE_BYTES_MIN = 256 << 10
 """Smaller fragments are read sooner with others than each as a file of its own."""
 BLOCK_BYTES_MAX = 16 << 20
-"""Larger than anything that is made of content on the way."""
+"""Larger than what is made of content on the way, unless its lines are very short."""
 
 
 def task_rows(task: FragmentTask, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
@@ -101,8 +101,7 @@ class _TaskReader:
         if options.framing in (Framing.BYTES, Framing.LINES) or (
             options.framing is Framing.FIXED and not options.descriptor_file
         ):
-            arrays = MANY.values() if options.framing is Framing.LINES else ()
-            data = pa.schema([field for field in schema if field.name not in METADATA and field.name not in arrays])
+            data = pa.schema([field for field in schema if field.name not in METADATA and not _is_of_many(field)])
             check_value_schema(data, options.framing)
 
     def rows(self, task: FragmentTask) -> Iterator[pa.RecordBatch]:
@@ -203,11 +202,11 @@ class _TaskReader:
         kind = next((_value_type(field) for field in self._schema if field.name in ("value", MANY["value"])), None)
         if kind is None:
             for begins in self._whole(run, piece, lambda: piece_begins(self._access, run.journal, piece)):
-                yield self._buffer.placed(begins, None, place)
+                yield from self._buffer.placed(begins, None, place)
             return
         for block in self._whole(run, piece, lambda: piece_lines(self._access, run.journal, piece)):
             lines = line_columns(block, kind)
-            yield self._buffer.placed(lines.begins, lines.values, place)
+            yield from self._buffer.placed(lines.begins, lines.values, place)
 
     def _messages(self, run: Run, piece: Piece) -> Iterator[MessageBatch]:
         return self._whole(run, piece, lambda: piece_messages(self._access, run.journal, piece, self._options.framing))
@@ -310,6 +309,10 @@ def _ends_a_line(path: Path) -> bool:
     with path.open("rb") as file:
         file.seek(-1, os.SEEK_END)
         return file.read() == b"\n"
+
+
+def _is_of_many(field: pa.Field) -> bool:
+    return field.name in MANY.values() and pa.types.is_list(field.type)
 
 
 def _value_type(field: pa.Field) -> pa.DataType:

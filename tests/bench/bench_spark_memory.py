@@ -28,6 +28,10 @@ BYTES_MAX = 256 * MIB
 WAYS = {
     "columns by DuckDB": ("country string, amount double", {"isolation": "read_uncommitted"}),
     "columns with offsets": ("country string, _offset long", {"isolation": "read_uncommitted"}),
+    "lines with metadata": (
+        "value string, _journal string, _offset long, _fragment string",
+        {"isolation": "read_uncommitted", "framing": "lines"},
+    ),
     "read committed": ("country string", {"isolation": "read_committed", "uuidField": "_meta.uuid"}),
 }
 

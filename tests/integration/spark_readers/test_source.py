@@ -62,6 +62,7 @@ def test_places_of_lines_are_the_same_many_to_a_row_or_each_in_its_own(spark: Sp
         each = spark.read.format("gazette").options(path=str(store), framing="lines").schema(schema).load()
         many = spark_readers.read_journals(spark, path=store, framing="lines", columns=schema)
         assert many.schema == each.schema
+        assert ("_offsets" in many._jdf.queryExecution().toString()) == ("_offset long" in schema)
         assert sorted(map(str, many.collect())) == sorted(map(str, each.collect()))
         assert many.count() == len(RECORDS)
         assert many.where("_offset >= 100").count() == each.where("_offset >= 100").count() < len(RECORDS)

@@ -170,6 +170,52 @@ def test_sums_of_zstandard_are_stepped_over_where_they_are_not_wanted(chunk_byte
         decoded(ZSTD, zstd_without_size(TEXT, checksum=True)[:-1], chunk_bytes, verifies=False)
 
 
+def zstd_frame(size: int, blocks: bytes) -> bytes:
+    """One that says that it has `size` bytes of content."""
+    return struct.pack("<IBI", 0xFD2FB528, 0xA0, size) + blocks
+
+
+def zstd_block(content: bytes, *, last: bool = False) -> bytes:
+    return (len(content) << 3 | last).to_bytes(3, "little") + content
+
+
+@pytest.mark.parametrize("verifies", [True, False])
+@pytest.mark.parametrize("chunk_bytes", [1 << 20, 7])
+class TestAZstandardFrameThatTellsItsSize:
+    def test_is_waited_for_however_many_blocks_it_has(self, chunk_bytes: int, verifies: bool) -> None:
+        blocks = zstd_block(b"") * 20_000 + zstd_block(b"content") + zstd_block(b"", last=True)
+        packed = zstd_frame(7, blocks) + zstandard.compress(TEXT)
+        assert decoded(ZSTD, packed, chunk_bytes, verifies=verifies) == b"content" + TEXT
+
+    @pytest.mark.parametrize("size", [6, 8, 100_000])
+    def test_is_corrupt_if_that_is_not_so(self, chunk_bytes: int, verifies: bool, size: int) -> None:
+        with pytest.raises(CorruptError, match="zstandard"):
+            decoded(ZSTD, zstd_frame(size, zstd_block(b"content", last=True)), chunk_bytes, verifies=verifies)
+
+    def test_is_corrupt_if_it_breaks_off(self, chunk_bytes: int, verifies: bool) -> None:
+        packed = zstandard.ZstdCompressor(write_checksum=True).compress(TEXT)
+        with pytest.raises(CorruptError, match="ends in the middle"):
+            decoded(ZSTD, packed[:-1], chunk_bytes, verifies=verifies)
+
+    def test_has_its_sum_verified_if_that_is_wanted(self, chunk_bytes: int, verifies: bool) -> None:
+        packed = zstandard.ZstdCompressor(write_checksum=True).compress(TEXT)[:-4] + bytes(4)
+        if verifies:
+            with pytest.raises(CorruptError, match="checksum"):
+                decoded(ZSTD, packed, chunk_bytes)
+        else:
+            assert decoded(ZSTD, packed, chunk_bytes, verifies=False) == TEXT
+
+    def test_is_unpacked_in_parts_if_less_is_asked_for(self, chunk_bytes: int, verifies: bool) -> None:
+        """Also if it was waited for as a whole before."""
+        packed = zstandard.ZstdCompressor(write_checksum=True).compress(TEXT)
+        decoder = decoder_of(ZSTD, verifies=verifies)
+        decoder.feed(packed[:-5])
+        assert decoder.read(len(TEXT)) == b""
+        decoder.feed(packed[-5:])
+        parts = iter(lambda: decoder.read(min(chunk_bytes, len(TEXT) // 2)), b"")
+        assert b"".join(parts) == TEXT
+
+
 def test_a_snappy_chunk_that_is_too_long_is_not_waited_for() -> None:
     decoder = decoder_of(SNAPPY)
     decoder.feed(IDENTIFIER + b"\x00\xff\xff\xff")

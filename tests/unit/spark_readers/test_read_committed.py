@@ -148,9 +148,9 @@ def test_a_run_is_looked_through_once_however_often_messages_wait(
     reads: list[int] = []
     content = FragmentAccess.content
 
-    def counted(self: FragmentAccess, of: Fragment, begin: int, end: int) -> Iterator[bytes]:
+    def counted(self: FragmentAccess, of: Fragment, begin: int, end: int, piece_bytes: int) -> Iterator[bytes]:
         reads.append(begin)
-        return content(self, of, begin, end)
+        return content(self, of, begin, end, piece_bytes)
 
     monkeypatch.setattr(FragmentAccess, "content", counted)
     rows = rows_of(options_of(path=tmp_path, framing="json"), NUMBERS)
@@ -171,9 +171,9 @@ def test_what_a_stream_owes_is_read_without_looking_ahead(tmp_path: Path, monkey
     opened: list[int] = []
     content = FragmentAccess.content
 
-    def counted(self: FragmentAccess, of: Fragment, begin: int, end: int) -> Iterator[bytes]:
+    def counted(self: FragmentAccess, of: Fragment, begin: int, end: int, piece_bytes: int) -> Iterator[bytes]:
         opened.append(begin)
-        return content(self, of, begin, end)
+        return content(self, of, begin, end, piece_bytes)
 
     monkeypatch.setattr(FragmentAccess, "content", counted)
     task = FragmentTask((replace(run, stretch=stretch, replays=True),))

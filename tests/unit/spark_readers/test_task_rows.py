@@ -507,6 +507,8 @@ def test_a_column_that_lines_do_not_have_is_refused(tmp_path: Path) -> None:
     put(tmp_path, JOURNAL, 0, [b"one\n"])
     with pytest.raises(ValidationError, match="framing to json"):
         rows_of(options_of(path=tmp_path), pa.schema([("a", pa.int64())]))
+    with pytest.raises(ValidationError, match="column value of type string or binary"):
+        rows_of(options_of(path=tmp_path), pa.schema([("_values", pa.string())]))
     assert rows_of(options_of(path=tmp_path), LINES) == [{"value": "one", "_offset": 0}]
 
 
@@ -542,11 +544,12 @@ def test_what_was_cut_short_is_told_from_the_outside(tmp_path: Path) -> None:
 def test_lines_are_columns_as_they_are_messages(tmp_path: Path) -> None:
     """Many at once, or, where some are no text, one by one; from fragments that share batches, or fill several."""
     part = [b"\n", "sch\u00f6n\n".encode(), b"two\rparts\n", b"\xc3\n", b"\xa9\n", b"x" * 3000 + b"\n"]
+    large = [*part[:3] * 80_000, *part, *[b"\n"] * 300_000]
     begin = 0
     for number in range(8):
-        of, _ = put(tmp_path, JOURNAL, begin, part if number % 3 else part[:3] * 50_000, (NONE, GZIP, ZSTD)[number % 3])
+        of, _ = put(tmp_path, JOURNAL, begin, part if number < 5 else large, (NONE, GZIP, ZSTD)[number % 3])
         begin = of.end
-    content = b"".join(b"".join(part if number % 3 else part[:3] * 50_000) for number in range(8))
+    content = b"".join(5 * part + 3 * large)
     lines = content.split(b"\n")[:-1]
     begins = list(accumulate((len(line) + 1 for line in lines), initial=0))[:-1]
     expected = [{"value": line.decode(errors="replace"), "_offset": at} for line, at in zip(lines, begins, strict=True)]
