@@ -59,9 +59,12 @@ async def whole(fragment: Fragment, packed: bytes, begin: int | None = None, end
     end = fragment.end if end is None else end
     pieces = [piece async for piece in read(fragment, MemorySource(packed), begin, end)]
     assert all(0 < len(piece) <= MIB for piece in pieces)
-    blocking = b"".join(read_blocking(fragment, MemoryBlockingSource(packed), begin, end))
-    assert blocking == b"".join(pieces)
-    return blocking
+    blocking = list(read_blocking(fragment, MemoryBlockingSource(packed), begin, end))
+    assert all(0 < len(piece) <= MIB for piece in blocking)
+    large = list(read_blocking(fragment, MemoryBlockingSource(packed), begin, end, 2 * MIB))
+    assert all(0 < len(piece) <= 2 * MIB for piece in large)
+    assert b"".join(large) == b"".join(blocking) == b"".join(pieces)
+    return b"".join(blocking)
 
 
 async def failure(fragment: Fragment, packed: bytes, begin: int | None = None, end: int | None = None) -> str:

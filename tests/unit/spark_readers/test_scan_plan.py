@@ -157,6 +157,14 @@ def test_large_fragments_are_split_where_their_codec_and_framing_allow() -> None
         assert scan.pieces[-1].end == length
 
 
+def test_what_is_little_longer_than_a_split_is_whole() -> None:
+    """Else its two pieces would be one task's, which then has no SHA-1 to verify."""
+    for mib, count in ((257, 1), (383, 1), (384, 2), (639, 2), (640, 3)):
+        scan = plan_journal(JournalState(JOURNAL, [fragment(0, mib << 20, ZSTD)]), stored())
+        assert len(scan.pieces) == count, mib
+        assert len(packed(TaskPacker(stored(), 0), cut(scan, stored(), 0))) == count, mib
+
+
 def test_raw_fragments_are_whole_where_they_are_to_be_verified() -> None:
     state = JournalState(JOURNAL, [fragment(0, 4 << 20)])
     assert len(plan_journal(state, stored(splitSize="1m")).pieces) == 4

@@ -23,10 +23,11 @@ from spark_readers.local_copy import local_folder
 from spark_readers.message_batches import GARBAGE_BYTES_MAX
 from spark_readers.packed_shape import checks_itself
 from spark_readers.proto_columns import message_class, proto_schema
+from spark_readers.row_buffer import BATCH_ROWS
 from spark_readers.scan import inferred_schema, plan_tasks
 from spark_readers.scan_plan import DataLossError
 from spark_readers.summary_pool import SummaryPool
-from spark_readers.task_rows import FILE_BYTES_MIN
+from spark_readers.task_rows import FILE_BYTES_MIN, task_rows
 from tests.support.coding import CODECS, json_lines
 from tests.support.fragment_bag import LINES, options_of, put, rows_of, rows_of_tasks
 
@@ -501,6 +502,21 @@ def test_long_garbage_is_one_record_of_which_the_first_bytes_are_shown(tmp_path:
     rows = rows_of(options_of(path=tmp_path, framing="fixed"), schema)
     assert [row["value"] for row in rows] == [None, b"one"]
     assert rows[0]["_corrupt_record"] == (b"!" * GARBAGE_BYTES_MAX).hex()
+
+
+@pytest.mark.parametrize("names", [("value", "_fragment"), ("_offset", "_fragment")])
+def test_however_short_lines_are_a_batch_has_not_many_more_than_another(tmp_path: Path, names: tuple[str, ...]) -> None:
+    put(tmp_path, JOURNAL, 0, [b"\n" * (3 << 20)], ZSTD)
+    options = options_of(path=tmp_path)
+    kinds = {"value": pa.string(), "_offset": pa.int64(), "_fragment": pa.string()}
+    schema = pa.schema([(name, kinds[name]) for name in names])
+    counts = [
+        batch.num_rows
+        for task in plan_tasks(options)
+        for batch in task_rows(FragmentTask.unpack(task), schema, options)
+    ]
+    assert sum(counts) == 3 << 20
+    assert max(counts) < 2 * BATCH_ROWS
 
 
 def test_a_column_that_lines_do_not_have_is_refused(tmp_path: Path) -> None:
