@@ -79,8 +79,10 @@ def read_journals(
     if each is None:
         return reader.schema(schema).load()
     many = reader.schema(_gathered(schema, each)).load()
-    spread = F.explode(MANY[each]).alias(each, metadata=schema[each].metadata)
-    return many.select(*(spread if name == each else name for name in schema.names))
+    spread = F.explode(MANY[each]).alias(each)
+    # An alias of what is spread keeps none.
+    lines = many.select(*(spread if name == each else name for name in schema.names))
+    return lines.withMetadata(each, schema[each].metadata)
 
 
 def _texts(options: Mapping[str, object]) -> dict[str, str]:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_readers.message_batches import LineBlock, newlines
-from spark_readers.parse_columns import texts
+from spark_readers.parse_columns import is_utf8, texts
 
 
 class LineColumns(NamedTuple):
@@ -30,7 +30,7 @@ def line_columns(block: LineBlock, kind: pa.DataType) -> LineColumns:
 
 def _values(data: bytes, ends: np.ndarray[tuple[int], np.dtype[np.int64]], kind: pa.DataType) -> pa.Array:
     # Judged with its newlines, as what they part is no letter.
-    if kind == pa.string() and not (data.isascii() or _is_text(data)):
+    if kind == pa.string() and not (data.isascii() or is_utf8(data)):
         return texts(data.split(b"\n")[:-1])
     offsets = np.empty(len(ends) + 1, np.int32)
     offsets[0] = 0
@@ -38,13 +38,3 @@ def _values(data: bytes, ends: np.ndarray[tuple[int], np.dtype[np.int64]], kind:
     np.subtract(ends, np.arange(len(ends)), out=offsets[1:], casting="unsafe")
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data.replace(b"\n", b""))]
     return pa.Array.from_buffers(kind, len(ends), buffers)
-
-
-def _is_text(data: bytes) -> bool:
-    """Without a string of it, which takes four bytes for each if one letter needs them."""
-    ends = pa.py_buffer(np.array([0, len(data)], np.int32))
-    try:
-        pa.StringArray.from_buffers(1, ends, pa.py_buffer(data)).validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True

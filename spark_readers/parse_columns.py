@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -107,10 +108,12 @@ def _utf8(payloads: Sequence[bytes]) -> pa.Array | None:
         return None
 
 
-def _is_utf8(payload: bytes) -> bool:
+def is_utf8(data: bytes) -> bool:
+    """Told without a string of it, which takes four bytes for each if one letter needs them."""
+    ends = pa.py_buffer(struct.pack("=2i", 0, len(data)))
     try:
-        payload.decode()
-    except UnicodeDecodeError:
+        pa.StringArray.from_buffers(1, ends, pa.py_buffer(data)).validate(full=True)
+    except pa.ArrowInvalid:
         return False
     return True
 
@@ -194,7 +197,7 @@ def _json_lines(payloads: Sequence[bytes]) -> pa.Table:
     lines = shown = _utf8(payloads)
     if lines is None:
         shown = texts(payloads)
-        lines = pa.array([payload.decode() if _is_utf8(payload) else None for payload in payloads], pa.string())
+        lines = pa.array([payload.decode() if is_utf8(payload) else None for payload in payloads], pa.string())
     return pa.table({"line": lines, "shown": shown, "n": pa.array(range(len(payloads)), pa.int64())})
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
 
 import spark_readers
 from protocol.codec import CompressionCodec
@@ -69,6 +70,14 @@ def test_places_of_lines_are_the_same_many_to_a_row_or_each_in_its_own(
         assert sorted(map(str, many.collect())) == sorted(map(str, each.collect()))
         assert many.count() == len(RECORDS)
         assert many.where("_offset >= 100").count() == each.where("_offset >= 100").count() < len(RECORDS)
+
+
+def test_columns_are_as_they_were_given(spark: SparkSession, store: Path) -> None:
+    given = StructType([StructField("value", StringType(), False, {"comment": "as it is"})])
+    lines = spark_readers.read_journals(spark, path=store, framing="lines", columns=given)
+    assert lines.schema == given
+    assert lines.schema["value"].metadata == {"comment": "as it is"}
+    assert sorted(row["value"] for row in lines.collect()) == sorted(of.decode().rstrip() for of in RECORDS)
 
 
 def test_a_snapshot_is_read_again_after_more_was_written(spark: SparkSession, store: Path) -> None:
